@@ -22,8 +22,7 @@ from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.raw_inputs import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
-from hydrant.monitoring.drift_report import drift
-from hydrant.monitoring.prediction_log import Own, rows_of_file
+from hydrant.monitoring.drift_report import Own, drift, rows_of_file
 from hydrant.runtime.offline.shard_parts import manifest_of, merge_parts
 from hydrant.runtime.prediction_counts import observed_rows
 

@@ -34,8 +34,7 @@ from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
-from hydrant.cli.inspect import inspect_bundle
-from hydrant.cli.inspection_text import inspect_text
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.cli.terminal import json_lines
 from hydrant.data.data_files import file_rows
 from hydrant.data.data_options import DataOptions

@@ -53,11 +53,11 @@ class DensityFit:
         means = self._sums[tap, seen] / self._counts[seen, None]  # [R, d]
         centre = self._sums[tap].sum(axis=0) / count
         scatter = self._products[tap] / count - (means * (self._counts[seen, None] / count)).T @ means
-        if np.trace(scatter) <= TINY:  # one example of each class: what parts the classes is all there is
+        if np.trace(scatter) <= TINY:  # one example of each class
             scatter = self._products[tap] / count - np.outer(centre, centre)
         if np.trace(scatter) <= TINY:
             raise InputError(
-                f"all {count} examples have the same features at {self.taps[tap]}; give more different training data"
+                f"all {count} examples have the same features at {self.taps[tap]}; give other training data"
             )
         whitening = whitened(shrunk(scatter, count))
         if rank is not None and rank < len(centre):
@@ -79,11 +79,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def shrunk(covariance: np.ndarray, count: int) -> np.ndarray:
-    """A covariance [d, d] drawn towards a multiple of the identity, so that it can be inverted.
-
-    The oracle-approximating shrinkage of Chen et al. (2010), which needs nothing of the examples but their number; as
-    in scikit-learn's ``OAS``.
-    """
+    """Oracle-approximating shrinkage of a covariance [d, d] (Chen et al. 2010), as in scikit-learn's ``OAS``."""
     width = len(covariance)
     mean, square = np.trace(covariance) / width, float((covariance**2).mean())
     spread = (count + 1) * (square - mean**2 / width)
@@ -104,29 +100,23 @@ MAX_RANK, MIN_CLASSES = 64, 50
 
 
 def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int) -> int | None:
-    """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
-
-    Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
-    are worth their cost beside a small model (docs/evaluate/decisions.md).
-    """
+    """Default rank: lower where the trunk of a text model with many classes is read (docs/evaluate/decisions.md)."""
     rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
-    told_apart = architecture.task == "classification" and classes >= MIN_CLASSES
-    return rank if trunk and told_apart and architecture.modality == "text" and rank < architecture.width else None
+    many = architecture.task == "classification" and classes >= MIN_CLASSES
+    return rank if trunk and many and architecture.modality == "text" and rank < architecture.width else None
 
 
 LAST = "last."
-"""How the names of the members' last vectors begin. Of these half of the directions are drawn: training has made the
-vectors of a class alike, so that what is unknown shows in any direction there. In the trunk most directions tell of
-other things than the classes, typing errors among them, and as many as there are part the classes."""
+"""Prefix of members' last vectors. Half of their directions are random, since OOD inputs show in any direction there;
+in the trunk most directions carry other things than the classes, such as typing errors."""
 
 
 def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarray:
-    """Directions [d, r], at right angles to each other, that stand for all d of whitened features.
+    """Orthogonal directions [d, r] that replace all d of whitened features.
 
-    Those that part the classes most (linear discriminant analysis), and others drawn at random from the rest of the
-    space, made longer by what that loses on average, so that squared lengths stay about the same (Johnson &
-    Lindenstrauss 1984). ``apart`` holds whitened class means [R, d] less the centre, each times the root of its share.
+    The first separate the classes most (linear discriminant analysis); others are random, scaled so that lengths
+    stay about the same (Johnson & Lindenstrauss 1984). ``apart`` are centred class means [R, d] × √share.
     """
     width, drawn = apart.shape[1], rank - parting
     first = np.linalg.eigh(apart.T @ apart)[1][:, width - parting :]  # [d, parting]

@@ -23,15 +23,13 @@ class Neighbours:
     def __init__(self, features: np.ndarray, neighbours: int) -> None:
         search = require("sklearn.neighbors", "report", "find nearest neighbours")
         if len(features) < neighbours:
-            raise InputError(
-                f"there are {len(features)} training examples, fewer than the {neighbours} neighbours (--neighbours)"
-            )
+            raise InputError(f"{len(features)} training examples are fewer than {neighbours} neighbours (--neighbours)")
         self._index = search.NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(unit(features))
 
     def distances(self, features: np.ndarray) -> np.ndarray:
         """‖u − u_(k)‖ to the k-th nearest training example, both of length 1: [B, d] → [B], 0 to 2."""
-        found: np.ndarray = self._index.kneighbors(unit(features))[0][:, -1]
-        return found
+        distances: np.ndarray = self._index.kneighbors(unit(features))[0][:, -1]
+        return distances
 
 
 class Gaussians:
@@ -104,9 +102,7 @@ class VirtualLogit:
         self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: least energy first
         norm = self._norms(features).mean()
         if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
-            raise InputError(
-                f"the {count} training examples lie in {self.dimensions} directions and leave none over; give more"
-            )
+            raise InputError(f"the {count} training examples lie in {self.dimensions} directions alone; give more")
         self._scale = largest.astype(np.float64).mean() / norm  # α
 
     def scores(self, features: np.ndarray, logits: np.ndarray) -> np.ndarray:

@@ -12,19 +12,14 @@ from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
 SETS = ("means", "balanced", "all", "last")
-"""Sets of taps by name: each member's last vector, and of texts the mean of every second layer of the trunk, the latter
-together weighed as much as the former; each member's last vector and every layer of the trunk, weighed so; these, each
-weighed alike; or the last vectors alone."""
+"""Sets of taps: members' last vectors with the means of every second layer of a text trunk, with every layer at equal
+total weight, with every layer each weighed alike, or alone."""
 WEIGHED = ("means", "balanced")
-"""Those in which the members' last vectors together count as much as the trunk."""
+"""Sets in which the members' last vectors together count as much as the trunk."""
 
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
-    """The sets of taps (``bundle.density_file``) by name; the first is the default where nothing can choose.
-
-    There is one unless ``asked`` is ``"auto"``: the name of one of :data:`SETS`, or layers of the trunk, counted from
-    0: ``"1,3"`` or ``[1, 3]``.
-    """
+    """The sets of taps (``bundle.density_file``) by name, default first: all for ``"auto"``, or the one asked for."""
     ends: tuple[str, ...] = ("",)
     if isinstance(architecture, Traced):
         _check_traced(asked, architecture)
@@ -48,10 +43,8 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     outside = [layer for layer in layers if not 0 <= layer < shared]
     if outside or len(set(layers)) != len(layers) or not layers:
         there = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
-        raise InputError(
-            f"taps {cut(asked)} name layers; expected different ones of the trunk ({there}), or "
-            f"{', '.join(('auto', *known))}"
-        )
+        names = ", ".join(("auto", *known))
+        raise InputError(f"taps {cut(asked)} name layers; expected different ones of the trunk ({there}), or {names}")
     return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
 
 
@@ -66,9 +59,7 @@ def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
 def _check_traced(asked: Any, architecture: Traced) -> None:
     """Refuse what a traced model does not have; one that does not hand out its layers has each member's last vector."""
     if not architecture.width:
-        raise InputError(
-            f"the vector that {architecture.model_class} reads was not found, so there is no distance; leave --fit out"
-        )
+        raise InputError(f"the features of {architecture.model_class} are unknown, so there is no distance; omit --fit")
     if asked not in ("auto", "last") and not architecture.hidden_states:
         raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
 

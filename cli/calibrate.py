@@ -11,14 +11,12 @@ from ..calib.decisions.calibrate_bundle import CalibrationReport, calibrate
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
 from . import shared
-from .argument_types import positive, share
-from .command_options import Command, call
+from .command_options import Command, call, positive, share
 from .terminal import show
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
-"""What a tap reads of a layer, in words."""
 
 
 def arguments(command: Command) -> None:
@@ -67,6 +65,10 @@ _FORMS = {
     "spearman": "rank correlation with the error {:.3f}",
 }
 _SETS_FORMS = {"coverage": "{:.1%} hold the label", "mean_size": "{:.2f} classes on average"}
+_INTERVALS_FORMS = {"coverage": "{:.1%} hold the label", "mean_width": "{:.4g} wide on average"}
+_LABELS_FORMS = {
+    "exact_match": "all labels of {:.1%} right", "micro_f1": "micro F1 {:.3f}", "macro_f1": "macro F1 {:.3f}",
+}  # fmt: skip
 
 
 def calibration_text(report: CalibrationReport) -> str:
@@ -112,11 +114,17 @@ def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) 
         lines = _labels(facts["labels"], told)
     for name, title in ((ABSTAIN, "abstains"), (OOD, "flags as OOD")):
         if name in facts["thresholds"]:
-            lines.append(f"{title:<14}{_threshold(facts['thresholds'][name])}")
+            found = facts["thresholds"][name]
+            line = f"{title:<14}{found['score'].replace('_', ' ')} {found['side']} {found['value']:.4f}"
+            lines.append(line + _told(found["measured"], _FORMS))
     if facts["conformal"]:
-        lines.append(f"{'sets':<14}{_conformal(facts['conformal'])}")
+        found = facts["conformal"]
+        line = f"sets          {found['method'].upper()} at α = {found['alpha']:g}: quantile {found['quantile']:.4f}"
+        lines.append(line + _told(found["measured"], _SETS_FORMS))
     if facts.get("intervals"):
-        lines.append(f"{'intervals':<14}{_intervals(facts['intervals'])}")
+        found = facts["intervals"]
+        line = f"intervals     score ± {found['quantile']:.4g} · √(variance + {found['floor']:.3g}), at confidence "
+        lines.append(f"{line}{found['confidence']:g}{_told(found['measured'], _INTERVALS_FORMS)}")
     return lines
 
 
@@ -139,34 +147,14 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
     return [line]
 
 
-def _threshold(facts: Mapping[str, Any]) -> str:
-    line = f"{facts['score'].replace('_', ' ')} {facts['side']} {facts['value']:.4f}"
-    return line + _told(facts["measured"], _FORMS)
-
-
-def _conformal(facts: Mapping[str, Any]) -> str:
-    line = f"{facts['method'].upper()} at α = {facts['alpha']:g}: quantile {facts['quantile']:.4f}"
-    return line + _told(facts["measured"], _SETS_FORMS)
-
-
-def _intervals(facts: Mapping[str, Any]) -> str:
-    line = (
-        f"score ± {facts['quantile']:.4g} · √(variance + {facts['floor']:.3g}), at confidence {facts['confidence']:g}"
-    )
-    return line + _told(
-        facts["measured"], {"coverage": "{:.1%} hold the label", "mean_width": "{:.4g} wide on average"}
-    )
-
-
 def _labels(facts: Mapping[str, Any], told: str) -> list[str]:
     """The temperatures and thresholds of labels, from the least to the most."""
-    target, forms = facts["target"], {"exact_match": "all labels of {:.1%} right", "micro_f1": "micro F1 {:.3f}",
-                                      "macro_f1": "macro F1 {:.3f}"}  # fmt: skip
+    target = facts["target"]
     aim = f"a false-alarm rate of {target['false_alarm']:g}" if "false_alarm" in target else "the best F1"
     fitted = f"each label above a threshold of its own, {_range(facts['thresholds'])}, for {aim}"
     return [
         f"temperature   {_range(facts['temperatures'])}, one for each label ({told})",
-        f"labels        {fitted if facts['n'] else 'each above 0.5'}{_told(facts['measured'], forms)}",
+        f"labels        {fitted if facts['n'] else 'each above 0.5'}{_told(facts['measured'], _LABELS_FORMS)}",
     ]
 
 

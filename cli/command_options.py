@@ -1,14 +1,13 @@
 """Options of the command line, each written once.
 
-An option is a parameter of a verb or a field of an option type: its name, type, default and choices come from the
-signature, its help from the first sentence that the docstring says of it. What only the command line has (short flags,
-metavars, ways to read a word) stands in the subcommand's file.
+Name, type, default and choices come from the signature of a verb or option type, the help from its docstring.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,22 +15,67 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import InputError, cut
-from .argument_types import count
+from ..errors import LARGEST, InputError, cut
 from .terminal import progress
 
 Target = Callable[..., Any]
-"""A verb, or an option type."""
+
+
+def parts(text: str) -> list[str]:
+    """``a,b`` → ``["a", "b"]``."""
+    return [part for part in text.split(",") if part]
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more."""
+    found = int(text) if text.isascii() and text.isdigit() else 0
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    if found > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST}")
+    return found
+
+
+def count(text: str) -> int:
+    """A whole number of 0 or more."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def numbers(text: str) -> list[int]:
+    """``1,8`` → ``[1, 8]``, whole numbers of 1 or more."""
+    return [positive(part.strip()) for part in text.split(",")]
+
+
+def share(text: str) -> float:
+    """A number above 0 and below 1."""
+    found = _number(text)
+    if not 0 < found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+    return found
+
+
+def seconds(text: str) -> float:
+    """A number of 0 or more."""
+    found = _number(text)
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
 
 READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: float}
 
 
 class Command:
-    """The options of one subcommand.
-
-    Args:
-        parser: gets them.
-    """
+    """The options of one subcommand, which its parser gets."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._parser = parser
@@ -48,17 +92,11 @@ class Command:
         self._place.add_argument(*flags, **settings)
 
     def take(self, target: Target | tuple[Target, ...], name: str, *flags: str, **settings: Any) -> None:
-        """An option that stands for a parameter of a verb or option type.
-
-        Args:
-            target: the verb or type; several for one option that they share.
-            name: of the parameter.
-            flags: by which it is given, where they are not ``--name``; without a dash, a positional argument.
-            settings: what ``argparse`` should know beside the signature; ``also``: words to put behind the help.
-        """
+        """Add an option for a parameter of one or more targets; ``also`` in the settings is appended to the help."""
         targets = target if isinstance(target, tuple) else (target,)
         known = _settings(targets, name, flags, settings.pop("also", ""))
-        action = self._place.add_argument(*(flags or [_flag(name)]), **{**known, **settings})
+        default_flag = f"--{name.replace('_', '-')}"
+        action = self._place.add_argument(*(flags or [default_flag]), **{**known, **settings})
         self._taken |= {(one, name): action for one in targets}
 
     @contextmanager
@@ -70,13 +108,7 @@ class Command:
 
 
 def call(target: Target, options: argparse.Namespace, **given: Any) -> Any:
-    """Call a verb or make an option type from what the user gave; what was not given keeps its default.
-
-    Args:
-        target: what to call.
-        options: as parsed.
-        given: arguments that the command line made itself.
-    """
+    """Call a verb or option type with what the user gave, and with arguments that the command line made itself."""
     shared = {"seed": options.seed, "progress": progress}
     names = inspect.signature(target).parameters
     return target(**{name: shared[name] for name in shared if name in names} | _found(target, options) | given)
@@ -98,26 +130,14 @@ def choose(
         for (target, name), action in options.taken.items():
             useful = any((kinds[one], name) in options.taken for one in chosen)
             if target is kind and not useful and hasattr(options, action.dest):
-                raise InputError(
-                    f"{action.option_strings[-1]} is given for {flag} {','.join(chosen)}, which has no use for it; "
-                    f"leave it out, or use {flag} {word}"
-                )
-    return [
-        call(
-            kind,
-            options,
-            **{name: value for name, value in given.items() if name in inspect.signature(kind).parameters},
-        )
-        for kind in (kinds[word] for word in chosen)
-    ]
+                other = f"{flag} {','.join(chosen)}, which has no use for it; leave it out, or use {flag} {word}"
+                raise InputError(f"{action.option_strings[-1]} is given for {other}")
+    chosen_kinds = [(kinds[word], inspect.signature(kinds[word]).parameters) for word in chosen]
+    return [call(kind, options, **{name: given[name] for name in names & given.keys()}) for kind, names in chosen_kinds]
 
 
 def described(target: Target) -> dict[str, str]:
-    """What docstrings say of each parameter or field, in words; of a type also what its bases say.
-
-    >>> described(described)
-    {'target': 'the function or type.'}
-    """
+    """The docstrings' words for each parameter or field, those of base classes included."""
     found: dict[str, str] = {}
     for part in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:
         text = re.split(r"^(?:Args|Attributes):\n", inspect.cleandoc(part.__doc__ or ""), maxsplit=1, flags=re.M)[-1]
@@ -135,16 +155,13 @@ def _found(target: Target, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: str) -> dict[str, Any]:
     """What ``argparse`` should know: what is read, whether it must be given, and the help."""
     parameters = [inspect.signature(target).parameters[name] for target in targets]
     default = parameters[0].default
     settings: dict[str, Any] = {"help": _help(targets, name, also), "default": argparse.SUPPRESS}
-    kinds = _kinds(get_type_hints(targets[0])[name])
+    hint = get_type_hints(targets[0])[name]
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     choices = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if bool in kinds:
         return {**settings, "action": "store_false" if default else "store_true"}
@@ -157,10 +174,6 @@ def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: 
     if inspect.isfunction(targets[0]) and default is inspect.Parameter.empty and "-" in (flags or "-")[0]:
         settings["required"] = True  # but for positional arguments, which argparse asks for by itself
     return settings
-
-
-def _kinds(hint: Any) -> Sequence[Any]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _help(targets: Sequence[Target], name: str, also: str) -> str:

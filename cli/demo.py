@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..workflow.digits_demo import run_demo
-from .argument_types import positive
-from .command_options import Command, call
+from .command_options import Command, call, positive
 from .prediction_text import prediction_text
 from .terminal import show, table
 
@@ -34,25 +33,14 @@ def run(options: argparse.Namespace) -> int:
 
 def demo_text(facts: Mapping[str, Any]) -> str:
     """The demo's closing table and where its picture is."""
+    names = ("accuracy", "nll", "ece", "ood_auroc", "distance_auroc")
     rows = [
-        [
-            row["name"],
-            f"{row['accuracy']:.3f}",
-            f"{row['nll']:.3f}",
-            f"{row['ece']:.3f}",
-            f"{row['ood_auroc']:.3f}",
-            f"{row['distance_auroc']:.3f}",
-            f"{row['latency_ratio']:.2f}×",
-        ]
-        for row in facts["rows"]
+        [row["name"], *(f"{row[name]:.3f}" for name in names), f"{row['latency_ratio']:.2f}×"] for row in facts["rows"]
     ]
     headers = ["handwritten digits", "accuracy", "NLL", "ECE", "OOD AUROC, entropy", "distance", "latency"]
     folder = facts["folder"]
-    return "\n\n".join(
-        [
-            "\n" + prediction_text(facts["examples"]),
-            table(headers, rows),
-            f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
-            f"try      hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png",
-        ]
+    places = (
+        f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
+        f"try      hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png"
     )
+    return "\n\n".join(["\n" + prediction_text(facts["examples"]), table(headers, rows), places])

@@ -10,8 +10,7 @@ from ..errors import short
 from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text
 from ..monitoring.drift_report import DriftReport, drift
 from . import shared
-from .argument_types import positive, share
-from .command_options import Command, call
+from .command_options import Command, call, positive, share
 from .terminal import show, table
 
 EXAMPLE = "hydrant drift out/ --log predictions.jsonl"

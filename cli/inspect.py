@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from safetensors import safe_open
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
@@ -32,15 +32,19 @@ from ..bundle.store import (
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
 from ..bundle.weights import check_fused
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
-from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
+from ..errors import BundleError, HydrantError, MissingExtraError, cut, require, short
 from ..models.plan_cost import cost_of
 from ..models.prompts import read_prompts
 from ..runtime import load
+from .calibrate import distance_text, inspected_calibration
 from .command_options import Command, value
-from .inspection_text import inspect_text
-from .terminal import show
+from .fuse import adapters_text
+from .terminal import show, size, table
 
 EXAMPLE = "hydrant inspect out/"
+
+
+SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
 def arguments(command: Command) -> None:
@@ -79,11 +83,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "hydrant": bundle.manifest["hydrant"],
         "versions": bundle.manifest.get("versions", {}),
         "family": bundle.family,
-        "layers": architecture and architecture.layers,
-        "heads": architecture and architecture.heads,
-        "width": architecture and architecture.width,
-        "task": architecture and architecture.task,
-        "score_activation": architecture and architecture.score_activation,
+        **{name: architecture and getattr(architecture, name) for name in SHAPE},
         "traced": _traced(architecture, fusion),
         "members": bundle.members,
         "method": plan and plan.method,
@@ -101,7 +101,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "labels": bundle.labels,
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
-        "distance": look.at(DENSITY, lambda: _distance(bundle)),
+        "distance": look.at(DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
         "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
         "inputs": [] if architecture is None else list(architecture.input_names),
         "tokenizer_graph": _tokenizer_graph(look),
@@ -110,7 +110,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "signature": "not checked; give --trust" if (bundle.path / SIGNATURE).is_file() else None,
         "verified": _verified(look),
         "problems": look.problems,
-        "files": look.files(),
+        "files": {name: {**entry, "state": look.states[name]} for name, entry in bundle.manifest["files"].items()},
     }
 
 
@@ -155,10 +155,6 @@ class _Look:
             self.states[name] = "unusable"
         return reason
 
-    def files(self) -> dict[str, dict[str, Any]]:
-        """The manifest's entries with their states."""
-        return {name: {**entry, "state": self.states[name]} for name, entry in self.bundle.manifest["files"].items()}
-
     def _state(self, name: str) -> str:
         """``ok``, ``missing`` or ``altered``."""
         try:
@@ -171,10 +167,8 @@ class _Look:
 
 def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -> None:
     """Compare the shapes in the header of the weights with plan, architecture and labels."""
-    with (bundle.path / WEIGHTS).open("rb") as handle:  # whose digest is checked already
-        (length,) = struct.unpack("<Q", handle.read(8))
-        header = json.loads(handle.read(length))
-    shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    with safe_open(bundle.path / WEIGHTS, "np") as file:  # whose digest is checked already
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
 
 
@@ -184,11 +178,6 @@ def _traced(architecture: AnyArchitecture | None, fusion: Mapping[str, Any]) -> 
         return None
     found = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
     return found | {"checked": fusion.get("traced")}
-
-
-def _distance(bundle: Bundle) -> dict[str, Any] | None:
-    density = Density.of(bundle)
-    return None if density is None else density.to_json()
 
 
 def _prompts(recorded: Any) -> str | None:
@@ -235,31 +224,19 @@ def _tokenizer_graph(look: _Look) -> str | None:
 
 
 def _graph(look: _Look, name: str) -> str:
+    """A graph in words: its operators, or what it says of itself in an install that serves bundles only."""
+    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+        check_graph(look.bundle, name)
     try:
         onnx = require("onnx", "fuse", "read its operators")
     except MissingExtraError as error:
-        return _graph_by_metadata(look, name, str(error))
-    try:
-        model = onnx.load(str(look.bundle.path / name), load_external_data=False)
-    except Exception as error:  # protobuf's errors share no public base class
-        raise BundleError(f"{cut(error)}; export it again") from error
-    _check_metadata(look, name)
+        said = graph_metadata(look.bundle.path / name)
+        known = ("precision", "lowering", "attention")
+        words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
+        return "; ".join([*words, str(error)])
+    model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
-
-
-def _graph_by_metadata(look: _Look, name: str, unread: str) -> str:
-    """What a graph says of itself, for an install that serves bundles only."""
-    _check_metadata(look, name)
-    said = graph_metadata(look.bundle.path / name)
-    known = ("precision", "lowering", "attention")
-    words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
-    return "; ".join([*words, unread])
-
-
-def _check_metadata(look: _Look, name: str) -> None:
-    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
-        check_graph(look.bundle, name)
 
 
 def _engine(look: _Look, name: str) -> str:
@@ -287,11 +264,10 @@ def _verified(look: _Look) -> str:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
-    return look.words(REPORT, lambda: _verification(look.bundle)) or ""
+    return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
 
 
-def _verification(bundle: Bundle) -> str | None:
-    found = Verification.of(bundle)
+def _verification(found: Verification | None) -> str | None:
     if found is None:
         return None
     if not found.current:
@@ -299,3 +275,109 @@ def _verification(bundle: Bundle) -> str | None:
     verdicts = (("passed", found.passed), ("FAILED", found.failed))
     named = [f"{word}: {', '.join(names)}" for word, names in verdicts if names]
     return f"{'; '.join(named)} (against {found.reference}, {found.inputs})"
+
+
+def inspect_text(facts: Mapping[str, Any]) -> str:
+    """What is in a bundle, in one screen; ``facts`` as the command line gathers them."""
+    lines = [
+        f"bundle        {facts['path']}",
+        *_shape_text(facts),
+        f"weights       {_count(facts['parameters'])} parameters; "
+        f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
+        *adapters_text(facts["adapters"], facts["adapted"]),
+        *_traced_text(facts["traced"]),
+        *_factors_text(facts["batch_ensemble"], facts["adapted"]),
+        _task_text(facts),
+        *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
+        *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
+        *inspected_calibration(facts["calibration"], facts["task"] == "score"),
+        *distance_text(facts["distance"]),
+        f"processor     {facts['processor'] or 'none: takes tensors only'}",
+        *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
+    ]
+    graphs = [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()]
+    lines += graphs or ["graph         none; make one with `hydrant export`"]
+    if facts["tokenizer_graph"] is not None:
+        lines.append(f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
+    lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
+    lines.append(f"verified      {facts['verified']}")
+    if facts["signature"] is not None:
+        lines.append(f"signature     {facts['signature']}")
+    lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
+    rows = [
+        [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
+    ]
+    return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+
+
+def _shape_text(facts: Mapping[str, Any]) -> list[str]:
+    """Family and members, as far as config.json and plan.json can be read."""
+    shape = f": {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}" if facts["layers"] else ""
+    members = f"members       {facts['members']}"
+    if facts["method"] is not None:
+        heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
+        members += f" ({facts['method']}), heads kept per layer {heads}"
+    if facts["overlap"] is not None:
+        members += f", overlap {facts['overlap']:.2f}"
+    return [f"family        {facts['family']}{shape}", members]
+
+
+def _task_text(facts: Mapping[str, Any]) -> str:
+    """What the model answers: its classes, of whole inputs or of tokens, its labels, or one score."""
+    labels = short(", ".join(facts["labels"]), 90)
+    if facts["task"] == "score":
+        return f"score         {labels}; the model's activation is {facts['score_activation']}"
+    kind = {"tokens": " of tokens", "multi_label": ", of which any may apply"}.get(facts["task"], "")
+    return f"labels        {len(facts['labels'])}{kind}: {labels}"
+
+
+def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:
+    """Where the members of a BatchEnsemble have weights of their own; no line for others."""
+    if not isinstance(facts, Mapping):
+        return []
+    first = short(str(facts.get("fork_from")), 12)
+    return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member's own"]
+
+
+def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
+    """How a traced bundle came about, and what it does without; no line for others."""
+    if facts is None:
+        return []
+    lines = [
+        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was found by running it"
+    ]
+    match facts["checked"]:
+        case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
+            lines.append(
+                f"checked       logits within {difference:.1e} of the original with the same heads silenced, which "
+                f"moves them by {effect:.1e}"
+            )
+    return [*lines, f"lacks         {facts['lacks']}"]
+
+
+def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
+    """How the members were tuned, and what of the above tells only where that began; no line if they were not."""
+    if not isinstance(facts, Mapping):
+        return []
+    how = "each member alone" if facts.get("per_member") else "all members jointly"
+    line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
+    line += short(str(facts.get("data")), 60)
+    match facts.get("nll"):
+        case [int() | float() as before, int() | float() as after]:
+            line += f": validation NLL {before:.4f} → {after:.4f}"
+    return [f"{line}; {' and '.join(origins)} tell where that began" if origins else line]
+
+
+def _cost(cost: Mapping[str, Any], layers: int) -> str:
+    """Operations and parameters beside the single model's and the Deep Ensemble's."""
+    fused, single, deep = cost["fused"], cost["single"], cost["deep_ensemble"]
+    flops, parameters = fused["flops"] / single["flops"], fused["parameters"] / single["parameters"]
+    return (
+        f"{fused['flops'] / 1e9:.2f} GFLOPs for one input of {cost['sequence']} tokens: {flops:.2f}× the single model "
+        f"(Deep Ensemble {deep['flops'] / single['flops']:.2f}×); {parameters:.2f}× its parameters; "
+        f"members {'differ from layer ' + str(cost['fork']) + ' on' if cost['fork'] < layers else 'are equal'}"
+    )
+
+
+def _count(value: int | None) -> str:
+    return "uncounted" if value is None else f"{value:,}"

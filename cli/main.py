@@ -1,7 +1,6 @@
 """The command line: one thin subcommand per stage.
 
-Exit status: 0 on success, 1 when a check failed (a verification gate), 2 for unusable input or
-usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
+Exit status: 0 on success, 1 when a check failed, 2 for unusable input or usage, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -149,10 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def as_typed(message: str, options: argparse.Namespace) -> str:
-    """A message of Python's with this command's options as they are typed: ``tls_cert`` as ``--tls-cert``.
-
-    Names that are one English word stay, and so does whatever stands in quotes, in a path or in an assignment.
-    """
+    """A message with its options as they are typed, but for those in quotes, paths and assignments."""
     taken = getattr(options, "taken", {})  # of cli.command_options.Command
     flags = {name: action.option_strings for (_, name), action in taken.items() if "_" in name}
     names = "|".join(name for name in flags if flags[name])
@@ -167,30 +163,18 @@ def _told(error: Exception) -> str:
     missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
     if missing is not None:
         return str(missing)
-    if _is_of_full_disk(error):
-        return (
-            f"the disk is full ({cut(error, 200)}); free space where the command writes, and where temporary files lie "
-            "(the folder TMPDIR)"
-        )
-    if _lacks_temporary_folder(error):
-        return (
-            "there is no folder for temporary files that can be written; give one in TMPDIR (in a container with a "
-            "read-only file system: mount a tmpfs at /tmp)"
-        )
-    return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
-
-
-def _lacks_temporary_folder(error: BaseException | None) -> bool:
-    """Whether an error comes of Python's search for a folder to put temporary files in."""
-    while error is not None and "No usable temporary directory" not in str(error):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _is_of_full_disk(error: Exception) -> bool:
-    """Whether a library could not write for want of space; those written in Rust say so in words alone."""
     number = error.errno if isinstance(error, OSError) else None
-    return number in (errno.ENOSPC, errno.EDQUOT) or f"(os error {errno.ENOSPC})" in str(error)
+    if number in (errno.ENOSPC, errno.EDQUOT) or f"(os error {errno.ENOSPC})" in str(error):  # so libraries in Rust say
+        return f"the disk is full ({cut(error, 200)}); free space for the output, and for temporary files (TMPDIR)"
+    cause: BaseException | None = error
+    while cause is not None:
+        if "No usable temporary directory" in str(cause):
+            return (
+                "there is no folder for temporary files that can be written; give one in TMPDIR (in a container with a "
+                "read-only file system: mount a tmpfs at /tmp)"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
 
 
 def _prepare(verbose: bool) -> None:
@@ -198,7 +182,10 @@ def _prepare(verbose: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("hydrant: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
-    _quiet_libraries()
+    for name in ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "│" or "Δ" shows "?" instead of failing
@@ -217,11 +204,3 @@ def _fail(message: str, verbose: bool) -> int:
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _quiet_libraries() -> None:
-    """Libraries report through our own messages; their bars and advice stay off the terminal."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
@@ -13,8 +13,7 @@ from ..workflow.make_bundle import make, workspace_of
 from ..workflow.recipe import TUNING, Recipe
 from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
-from .argument_types import positive, share
-from .command_options import Command, call
+from .command_options import Command, call, positive, share
 from .terminal import show, table
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
@@ -51,12 +50,9 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{given[0]} is given with --fast, which leaves the tuning out; leave one of the two out")
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
-    try:
-        report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=_say)
-    except KeyboardInterrupt:
-        if (place := workspace_of(Path(options.output))).exists():
-            print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
-        raise
+    say = partial(print, file=sys.stderr, flush=True)
+    with shared.resumable(workspace_of(Path(options.output)), "done"):
+        report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=say)
     show(options, report.to_json(), make_text(report))
     return 0 if report.verified else 1
 
@@ -64,15 +60,15 @@ def run(options: argparse.Namespace) -> int:
 def make_text(report: MakeReport) -> str:
     """The closing table, and what there is to do now."""
     facts = report.to_json()
-    models = facts["stages"]["evaluate"]["models"]
+    models = zip(facts["stages"]["evaluate"]["models"], report.figures(), strict=True)
+    cells = {name: [figures.get(name) for figures in report.figures()] for name in _COLUMNS}
+    shown = [name for name, values in cells.items() if any(value is not None for value in values)]
+    headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[name] for name in shown)]
     rows = [
-        [model["name"], *(_cell(figures, name) for name in _COLUMNS)]
-        for model, figures in zip(models, report.figures(), strict=True)
+        [model["name"], *("–" if figures.get(name) is None else f"{figures[name]:.3f}" for name in shown)]
+        for model, figures in models
     ]
-    shown = [place for place, name in enumerate(_COLUMNS) if any(row[place + 1] != "–" for row in rows)]
-    headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
-    body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
-    wrote = f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
+    wrote = f"\n{table(headers, rows)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
@@ -100,13 +96,3 @@ _COLUMNS = {
     "distance_auroc": "distance",
     "distance_fpr95": "FPR95, distance",
 }
-"""Figures of the closing table and what their columns are called."""
-
-
-def _cell(figures: Mapping[str, float | None], name: str) -> str:
-    value = figures.get(name)
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

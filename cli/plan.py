@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
-from .argument_types import positive
-from .command_options import Command, call, choose, value
+from .command_options import Command, call, choose, positive, value
 from .terminal import members_of, print_beside, print_json, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
@@ -75,20 +73,14 @@ def run(options: argparse.Namespace) -> int:
     if "dropout" in names and asked:
         raise InputError(f"{asked[0]} is given for --method dropout, whose --rate decides; leave it out")
     if {"--keep", "--to-tune"} <= set(asked):
-        raise InputError(
-            "--keep and --to-tune are given; expected one of them: the heads kept, or a plan within a budget"
-        )
+        raise InputError("--keep and --to-tune are given; expected a number of heads, or a plan within a budget")
     state = options.output.with_name(f"{options.output.name}.part")  # keeps what a search finds
     searches = "circuit" in names and destination(options.output) is not None
     method = choose("--method", METHODS, names, options, **({"state": state} if searches else {}))
     given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
-    try:
+    with shared.resumable(state, "found"):
         made = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **given)
-    except KeyboardInterrupt:
-        if searches and state.exists():
-            print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
-        raise
     made.save(options.output)
     if options.json:
         print_json({"plan": str(options.output), **made.to_json()})
@@ -105,9 +97,7 @@ def _explore(options: argparse.Namespace) -> int:
         raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
     _check_explored(options)
     require("matplotlib", *DRAWS)
-    grid: dict[str, Any] = {}
-    if hasattr(options, "method"):
-        grid["methods"] = options.method.split(",")
+    grid: dict[str, Any] = {"methods": options.method.split(",")} if hasattr(options, "method") else {}
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
     found = call(explore, options, grid=call(Grid, options, **grid), reading=shared.read_options(options), **budget)
     plan = None if found.best is None else str(options.output)
@@ -124,32 +114,23 @@ def _explore(options: argparse.Namespace) -> int:
     return 0
 
 
-NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic")
-"""Options that a grid of plans has no use for."""
+NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic", "classes", "template")
 
 
 def _check_explored(options: argparse.Namespace) -> None:
     """Refuse options that do not go with --explore, and data that are missing."""
     for flag in NOT_EXPLORED:
-        if hasattr(options, flag):
-            raise InputError(
-                f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"
-            )
-    for name in ("classes", "template"):
-        if getattr(options, name) is not None:
-            raise InputError(f"--{name} is given with --explore, which takes classifiers only; plan without --explore")
+        if getattr(options, flag, None) is not None:
+            raise InputError(f"--{flag.replace('_', '-')} is given with --explore; leave one of the two out")
     if value(explore, "data", options) is inspect.Parameter.empty:
         raise InputError("--explore needs labelled validation data; give them with --data")
 
 
 def exploration_text(found: Exploration) -> str:
     """Every point, cheapest first, and which was chosen."""
-    order = sorted(
-        range(len(found.rows)), key=lambda place: (found.rows[place].fork is not None, found.rows[place].ratio)
-    )
     body = []
-    for place in order:
-        row = found.rows[place]
+    by_cost = sorted(enumerate(found.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
+    for place, row in by_cost:
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
         quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
         figures = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
@@ -164,9 +145,8 @@ def exploration_text(found: Exploration) -> str:
     shown = table(["", "plan", "cost", quality, "NLL", *detection, ""], body)
     if found.chosen is None:
         return f"{shown}\nmeasured on {found.examples} examples; none is chosen"
-    after = (
-        "; its figures are those after tuning: fuse it, then `hydrant tune`" if found.rows[found.chosen].tuned else ""
-    )
+    tuned = found.rows[found.chosen].tuned
+    after = "; its figures are those after tuning: fuse it, then `hydrant tune`" if tuned else ""
     reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
     return (
         f"{shown}\nmeasured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
@@ -178,9 +158,7 @@ def _keep(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list"
-        ) from error
+        raise InputError(f"--keep is {cut(text)}; expected a number of heads, a share, or a JSON list") from error
 
 
 def plan_text(plan: HeadPlan) -> str:
@@ -191,7 +169,7 @@ def plan_text(plan: HeadPlan) -> str:
     rows = []
     for layer in range(plan.layers):
         shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
-        rows.append([str(layer), *(_heads(member[layer]) for member in plan.members), shared])
+        rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
     kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
     lines = [table(headers, rows), f"{members_of(len(counts))} {verb} {kept:.0%} of {plan.layers} × {plan.heads} heads"]
@@ -269,9 +247,9 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
 def margin_text(facts: Mapping[str, Any]) -> str:
     """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
     first, last = facts["attempts"][0], facts["attempts"][-1]
-    name, words, unit, form = (
-        ("rmse", "RMSE", " %", ".4g") if "rmse" in first else ("accuracy", "accuracy", " points", ".3f")
-    )
+    name, words, unit, form = "accuracy", "accuracy", " points", ".3f"
+    if "rmse" in first:
+        name, words, unit, form = "rmse", "RMSE", " %", ".4g"
     told = (
         f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
         f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
@@ -287,8 +265,3 @@ _FIGURES = {
     "auroc_predictive_entropy": "AUROC by entropy",
     "auroc_max_probability": "AUROC by max probability",
 }
-"""Figures of the validation set as they are shown."""
-
-
-def _heads(kept: Sequence[int]) -> str:
-    return " ".join(map(str, kept))

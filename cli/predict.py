@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from ..data.images import is_image
 from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
-from ..progress import Progress
 from ..runtime import Predictor, load
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
@@ -44,15 +43,13 @@ from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
 from ..runtime.word_predictions import AGGREGATIONS
 from . import shared
-from .argument_types import positive
-from .command_options import Command, call, value
+from .command_options import Command, call, positive, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
 SPOOL_BYTES = 16 * 2**20
-"""Rows for standard output are kept in memory up to this size, then in a temporary file."""
 
 
 def arguments(command: Command) -> None:
@@ -134,16 +131,21 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predict, and show label, confidence and uncertainty of each input."""
     _check(options)
-    options.batch_size = value(Predictor.predict, "batch_size", options)
+    scoring = Scoring(
+        batch_size=value(Predictor.predict, "batch_size", options),
+        skip_invalid=options.skip_invalid,
+        probabilities=options.probabilities,
+        aggregation=options.aggregation,
+    )
     with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
         if options.shard or options.engine == "ray":
-            return predict_large(predictor, options)
+            return predict_large(predictor, options, scoring)
         if options.input:
-            return predict_file(predictor, options, progress)
-        return predict_items(predictor, options)
+            return predict_file(predictor, options, scoring)
+        return predict_items(predictor, options, scoring)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -182,12 +184,11 @@ def _check(options: argparse.Namespace) -> None:
         Sources.named(options.input).check_kept(options.output, options.errors)
 
 
-def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
+def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
     pairs = [tuple(pair) for pair in options.pair]
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
-    scoring = _scoring(options)
     row_options = scoring.row_options(predictor)
     try:
         prediction = predictor.predict(inputs, batch_size=scoring.batch_size, on_error=scoring.on_error)
@@ -209,17 +210,13 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     return 0
 
 
-def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
-    """Predict every row of files or image folders, with bounded memory.
-
-    The output appears whole or not at all, but for rows on standard output, or what else is no regular file, where
-    failed inputs are skipped.
-    """
-    scoring = _scoring(options)
+def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
+    """Predict every row of files or image folders, with bounded memory; a regular file appears whole or not at all."""
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
-        raise InputError(f"{_name(options)} holds no rows; expected at least one input")
+        name = "standard input" if options.input == ["-"] else _sources(options)
+        raise InputError(f"{name} holds no rows; expected at least one input")
     count = failed = 0
     collected: list[Answer] = []
     example = _example(predictor, scoring, options, first)
@@ -236,9 +233,8 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
     return 0
 
 
-def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
+def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict one part of the rows of files, in chunks that stay where the run is interrupted."""
-    scoring = _scoring(options)
     shard = options.shard or WHOLE
     division = call(Division, options, output=options.output, errors=options.errors, shard=shard)
     sources, engine = _sources(options), None
@@ -305,15 +301,6 @@ def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace
     return table_row(usual, scoring, options.errors)
 
 
-def _scoring(options: argparse.Namespace) -> Scoring:
-    return Scoring(
-        batch_size=options.batch_size,
-        skip_invalid=options.skip_invalid,
-        probabilities=options.probabilities,
-        aggregation=options.aggregation,
-    )
-
-
 def _sources(options: argparse.Namespace) -> Sources:
     return Sources.named(options.input, shared.read_options(options), missing=options.skip_invalid)
 
@@ -329,32 +316,23 @@ def _arguments(given: Sequence[str], modality: str) -> list[str]:
 
 def _check_texts(given: Sequence[str], modality: str) -> None:
     """Refuse arguments that name a file or folder which is no input itself."""
+    kinds: dict[str, tuple[Callable[[str], bool], str]] = {
+        "text": (lambda _: False, "a file"),
+        "image": (is_image, "a file but no image"),
+        "audio": (has_sound_name, "a file but no sound by its name"),
+    }
+    is_input, other = kinds[modality]
     for item in given:
         folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
-        if folder or (os.path.isfile(item) and not _is_input(item, modality)):  # noqa: PTH113
-            what = {"text": "a file", "image": "a file but no image", "audio": "a file but no sound by its name"}[
-                modality
-            ]
-            what = "a folder" if folder else what
-            raise InputError(
-                f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
-                "file on standard input)"
-            )
-
-
-def _is_input(file: str, modality: str) -> bool:
-    """Whether a file is an input itself."""
-    return is_image(file) if modality == "image" else modality == "audio" and has_sound_name(file)
+        if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
+            what = "a folder" if folder else other
+            raise InputError(f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}?")
 
 
 def _standard_input() -> Iterator[Row]:
     if sys.stdin is None:
         raise InputError("standard input is closed; expected lines with one input each")
     return stream_lines(sys.stdin.buffer)
-
-
-def _name(options: argparse.Namespace) -> str:
-    return "standard input" if options.input == ["-"] else str(_sources(options))
 
 
 def _warn_failed(failed: int, count: int, errors: Path | None = None) -> None:

@@ -36,7 +36,6 @@ COLUMNS: dict[str, list[Column]] = {
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
     "label": DECIDED,
 }
-"""The columns of each kind of prediction, by the key that tells it."""
 
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 OPTIONAL: list[Column] = [
@@ -63,7 +62,8 @@ def _table(rows: Sequence[Row]) -> str:
         columns = [*columns, OPTIONAL[0]]
     if any(row.get(name) is not None for row in found for name in DECISIONS):
         columns = [*columns, OPTIONAL[1]]
-    body = [[name, *(cell(row) for _, cell in columns)] if row else _no_span(name, len(columns)) for name, row in lines]
+    no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
+    body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)
 
 
@@ -74,10 +74,6 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         text = row["input"] if isinstance(row["input"], str) else " ".join(row["input"])
         lines += [(short(text, 46), span) for span in row["spans"] or [{}]]
     return lines
-
-
-def _no_span(text: str, columns: int) -> list[str]:
-    return [text, "–", "no span", *["–"] * (columns - 2)]
 
 
 def _label(each: Row) -> str:

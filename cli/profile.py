@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..evaluation.operator_times import Breakdown, Part
-from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
+from ..evaluation.profile_report import Breakdown, Case, MemoryCase, Part, ProfileReport, Settings, Timing
 from ..evaluation.profiler import profile
 from . import shared
-from .argument_types import numbers, positive, seconds
-from .command_options import Command, call
+from .command_options import Command, call, numbers, positive, seconds
 from .terminal import show, table
 
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"
@@ -62,50 +60,35 @@ def _heading(report: ProfileReport) -> str:
     used = {case.backend for case in report.cases}
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name in used)
     first = report.cases[0]
-    same = [] if _many_backends(report.cases) else [f"{first.backend} {first.precision}"]
-    same += [] if _many_sequences(report) else [*filter(None, [settings.length(first.sequence)])]
-    return "\n".join(
-        [
-            f"{report.family}, {report.members} members, on {machine['processor']}, "
-            f"{machine['usable_cores']} of {machine['cores']} cores, {threads}, {versions}",
-            *([", ".join(same)] if same else []),
-        ]
-    )
+    backend = "" if _many_backends(report.cases) else f"{first.backend} {first.precision}"
+    length = "" if len(report.settings.sequences) > 1 else settings.length(first.sequence)
+    cores = f"{machine['usable_cores']} of {machine['cores']} cores"
+    heading = f"{report.family}, {report.members} members, on {machine['processor']}, {cores}, {threads}, {versions}"
+    return "\n".join(filter(None, [heading, ", ".join(filter(None, [backend, length]))]))
 
 
 def _cases(report: ProfileReport) -> str:
-    baselines, transfers = report.settings.baselines, any(case.parts_ms for case in report.cases)
-    counted = [] if any(case.flops_ratio is None for case in report.cases) else ["FLOPs ÷ single"]
-    headers = ["model", *(["backend"] if _many_backends(report.cases) else []), "batch"]
-    headers += [
-        *([report.settings.unit] if _many_sequences(report) else []),
-        "chunk",
-        "p50 ms",
-        "p90",
-        "p95",
-        "p99",
-        "inputs/s",
-    ]
-    headers += [*(f"÷ {name} (5–95%)" for name in baselines), *counted, *(["parts ms"] if transfers else [])]
+    many, transfers = _many_backends(report.cases), any(case.parts_ms for case in report.cases)
+    counted = all(case.flops_ratio is not None for case in report.cases)
     rows = []
     for case in report.cases:
-        cells = {
-            "model": case.model,
-            "backend": f"{case.backend} {case.precision}",
-            "batch": str(case.batch),
-            report.settings.unit: str(case.sequence),
-            "chunk": str(case.chunk),
-            "p50 ms": f"{case.latency_ms.p50:.2f}",
-            "p90": f"{case.latency_ms.p90:.2f}",
-            "p95": f"{case.latency_ms.p95:.2f}",
-            "p99": f"{case.latency_ms.p99:.2f}",
-            "inputs/s": f"{case.throughput:.1f}",
-            **{f"÷ {name} (5–95%)": _ratio(case, name) for name in baselines},
-            "FLOPs ÷ single": "" if case.flops_ratio is None else f"{case.flops_ratio:.2f}",
-            "parts ms": ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items()),
-        }
-        rows.append([cells[header] for header in headers])
-    return table(headers, rows)
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items())
+        rows.append(
+            {
+                "model": case.model,
+                **({"backend": f"{case.backend} {case.precision}"} if many else {}),
+                "batch": str(case.batch),
+                **({report.settings.unit: str(case.sequence)} if len(report.settings.sequences) > 1 else {}),
+                "chunk": str(case.chunk),
+                "p50 ms": f"{case.latency_ms.p50:.2f}",
+                **{name: f"{getattr(case.latency_ms, name):.2f}" for name in ("p90", "p95", "p99")},
+                "inputs/s": f"{case.throughput:.1f}",
+                **{f"÷ {name} (5–95%)": _ratio(case, name) for name in report.settings.baselines},
+                **({"FLOPs ÷ single": f"{case.flops_ratio:.2f}"} if counted else {}),
+                **({"parts ms": parts} if transfers else {}),
+            }
+        )
+    return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _ratio(case: Case, baseline: str) -> str:
@@ -117,10 +100,6 @@ def _ratio(case: Case, baseline: str) -> str:
 
 def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
     return len({(case.backend, case.precision) for case in cases}) > 1
-
-
-def _many_sequences(report: ProfileReport) -> bool:
-    return len(report.settings.sequences) > 1
 
 
 def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
@@ -142,17 +121,13 @@ def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
 
 
 def _layers(found: Breakdown, settings: Settings) -> str:
-    heading = (
-        f"operators of the bundle in ONNX Runtime, {settings.shape(found.batch, found.sequence)}: "
-        f"{found.milliseconds:.2f} ms"
-    )
-    operators = table(["operator", "calls", "ms", "share"], [_part(part, part.name) for part in found.operators])
-    nodes = table(
-        ["slowest nodes", "calls", "ms", "share"],
-        [_part(part, f"{part.name} ({part.operator})") for part in found.nodes],
-    )
+    shape = settings.shape(found.batch, found.sequence)
+    heading = f"operators of the bundle in ONNX Runtime, {shape}: {found.milliseconds:.2f} ms"
+    operators = _parts("operator", {part.name: part for part in found.operators})
+    nodes = _parts("slowest nodes", {f"{part.name} ({part.operator})": part for part in found.nodes})
     return f"{heading}\n{operators}\n\n{nodes}"
 
 
-def _part(part: Part, name: str) -> list[str]:
-    return [name, f"{part.count:g}", f"{part.milliseconds:.3f}", f"{part.share:.1%}"]
+def _parts(title: str, parts: Mapping[str, Part]) -> str:
+    rows = [[name, f"{part.count:g}", f"{part.milliseconds:.3f}", f"{part.share:.1%}"] for name, part in parts.items()]
+    return table([title, "calls", "ms", "share"], rows)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ..errors import InputError
 
 READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
-"""Commands that have ``--read``."""
 
 RENAMED = {
     "--text-column": "text",
@@ -17,89 +16,63 @@ RENAMED = {
     "--examples": "examples",
     "--batch-size": "batch_size",
 }
-"""Former options by the name that ``--read`` has for them."""
 
 KEPT = {("predict", "--batch-size")}
 
 PYTHON_ONLY = {
     "plan": {
-        "--diversity": "hydrant.calib.Taylor(diversity=…)",
-        "--noise": "hydrant.calib.Taylor(noise=…)",
-        "--rate": "hydrant.calib.Dropout(rate=…)",
-        "--objective": "hydrant.calib.Circuit(objective=…)",
-        "--masking": "hydrant.calib.Circuit(masking=…)",
-        "--average": "hydrant.calib.Circuit(average=True)",
-        "--forks": "hydrant.workflow.Grid(forks=…)",
-        "--heads": "hydrant.workflow.Grid(heads=…)",
-        "--epochs": "hydrant.workflow.Grid(tuning=…)",
+        "hydrant.calib.Taylor": ["--diversity", "--noise"],
+        "hydrant.calib.Dropout": ["--rate"],
+        "hydrant.calib.Circuit": ["--objective", "--masking", "--average"],
+        "hydrant.workflow.Grid": ["--forks", "--heads"],
+        "hydrant.tuning.Jointly": ["--epochs"],
     },
     "tune": {
-        "--weight-decay": "hydrant.tuning.Jointly(weight_decay=…)",
-        "--warmup": "hydrant.tuning.Jointly(warmup=…)",
-        "--patience": "hydrant.tuning.Jointly(patience=…)",
-        "--device": "hydrant.tuning.Jointly(device=…)",
-        "--deviation": "hydrant.tuning.BatchEnsemble(deviation=…)",
-        "--factors-only": "hydrant.tuning.BatchEnsemble(factors_only=True)",
+        "hydrant.tuning.Jointly": ["--weight-decay", "--warmup", "--patience", "--device"],
+        "hydrant.tuning.BatchEnsemble": ["--deviation", "--factors-only"],
     },
-    "make": {
-        "--learning-rate": "hydrant.workflow.Recipe(learning_rate=…)",
-        "--mixed-precision": "hydrant.workflow.Recipe(mixed_precision=True)",
-    },
+    "make": {"hydrant.workflow.Recipe": ["--learning-rate", "--mixed-precision"]},
     "build": {
-        "--optimization-level": "hydrant.build.TensorRT(optimization_level=…)",
-        "--workspace": "hydrant.build.TensorRT(workspace=…)",
-        "--refit": "hydrant.build.TensorRT(refit=True)",
-        "--version-compatible": "hydrant.build.TensorRT(version_compatible=True)",
-        "--log": "hydrant.build_engine(log_file=…)",
-        "--timing-cache": "hydrant.build.TensorRT(timing_cache=…)",
+        "hydrant.build.TensorRT": ["--optimization-level", "--workspace", "--refit", "--version-compatible",
+                                   "--timing-cache"],
+        "hydrant.build_engine": ["--log"],
     },
-    "fuse": {"--low-rank": "hydrant.fuse(low_rank=…)"},
-    "export": {"--attention": "hydrant.GraphForm(attention=…)"},
-    "profile": {"--iterations": "hydrant.evaluation.Timing(iterations=…)"},
-    "calibrate": {"--conformal-method": "hydrant.calib.Conformal(method=…)"},
-    "evaluate": {
-        "--corrupted": "hydrant.EvaluationOptions(corrupted=…)",
-        "--neighbours": "hydrant.EvaluationOptions(neighbours=…)",
-        "--caution": "hydrant.EvaluationOptions(caution=…)",
-    },
-    "predict": {
-        "--actor-cpus": "hydrant.runtime.offline.ray_engine.Actors(actor_cpus=…)",
-    },
+    "fuse": {"hydrant.fuse": ["--low-rank"]},
+    "export": {"hydrant.export.GraphForm": ["--attention"]},
+    "profile": {"hydrant.evaluation.Timing": ["--iterations"]},
+    "calibrate": {"hydrant.calib.Conformal": ["--conformal-method"]},
+    "evaluate": {"hydrant.EvaluationOptions": ["--corrupted", "--neighbours", "--caution"]},
+    "predict": {"hydrant.runtime.offline.ray_engine.Actors": ["--actor-cpus"]},
     "serve": {
-        flag: f'--settings FILE, a JSON object with "{name}"'
-        for flag, name in {
-            "--origin": "origins", "--requests": "requests", "--alpha": "alpha", "--psi": "psi",
-            "--window": "window", "--record-rate": "record_rate", "--record-bytes": "record_bytes",
-            "--record-redact": "record_redact", "--replica-cpus": "replica_cpus", "--replica-gpus": "replica_gpus",
-        }.items()
+        "--settings": ["--origin", "--requests", "--alpha", "--psi", "--window", "--record-rate", "--record-bytes",
+                       "--record-redact", "--replica-cpus", "--replica-gpus"],
     },
     "triton": {
-        "--queue-delay": "hydrant.serving.triton.TritonSettings(queue_delay=…)",
-        "--instances": "hydrant.serving.triton.TritonSettings(instances=…)",
-        "--threads": "hydrant.serving.triton.TritonSettings(threads=…)",
-        "--environment": "hydrant.serving.triton.TritonSettings(environment=…)",
-        "--linked": "hydrant.serving.triton.TritonSettings(linked=True)",
+        "hydrant.serving.triton.TritonSettings": ["--queue-delay", "--instances", "--threads", "--environment",
+                                                  "--linked"],
     },
 }  # fmt: skip
-"""Options that left the command line, by command, and where they are set now."""
+"""Options that left the command line, by command and by what has them now as parameters, or as keys of its file."""
+
+OTHER_NAMES = {"--log": "log_file", "--conformal-method": "method", "--origin": "origins"}
+"""Former names of parameters, where these differ."""
 
 
 def current(arguments: Sequence[str]) -> list[str]:
-    """A command line with the names of today.
-
-    Raises:
-        InputError: an option left the command line.
-    """
+    """The command line with today's names; options that left it are refused."""
     command, words = next(iter(arguments), ""), iter(arguments)
     result: list[str] = []
     for word in words:
         flag, equals, value = word.partition("=")
         if word == "--":
             return [*result, word, *words]
-        if flag in PYTHON_ONLY.get(command, {}):
-            place = PYTHON_ONLY[command][flag]
-            place = place if place.startswith("--") else f"{place} in Python"
-            raise InputError(f"{flag} is no longer an option of hydrant {command}; use {place}")
+        for place, former in PYTHON_ONLY.get(command, {}).items():
+            if flag in former:
+                name = OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
+                how = (
+                    f'{place} FILE, a JSON object with "{name}"' if "." not in place else f"{place}({name}=…) in Python"
+                )
+                raise InputError(f"{flag} is no longer an option of hydrant {command}; use {how}")
         if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
             value = value if equals else next(words, "")
             print(f"hydrant: warning: {flag} is now --read {RENAMED[flag]}={value}", file=sys.stderr)

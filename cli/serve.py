@@ -17,8 +17,7 @@ from ..serving.server import Ready
 from ..serving.stats import Watching
 from ..serving.workers import serve
 from . import shared
-from .argument_types import count, positive, seconds
-from .command_options import Command, call, value
+from .command_options import Command, call, count, positive, seconds, value
 from .terminal import log, print_json
 
 EXAMPLE = "hydrant serve out/ --port 8000"
@@ -41,12 +40,10 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "trust", type=str, metavar="FILE")
     command.heading("scale")
     command.add(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
+        "--engine", choices=("local", "ray"), default="local",
         help="What runs the service: this machine (local, the default), or replicas of Ray Serve (ray), on the cluster "
         "that RAY_ADDRESS names or on this machine",
-    )
+    )  # fmt: skip
     command.take(Replicas, "replicas", metavar="N")
     command.heading("who may ask, and how much")
     command.add("--token-file", type=Path, metavar="FILE",
@@ -67,10 +64,12 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    rare = Settings() if options.settings is None else _settings(options.settings)
+    file = options.settings
+    rare = Settings() if file is None else decode(_text(file).encode(), Settings, file, InputError)
+    token = None if options.token_file is None else _text(options.token_file)
     watched = {"watching": Watching(**rare.only("alpha", "psi", "window")), "recording": _recording(options, rare)}
     given = rare.only("requests", "origins")
-    settings = call(ServeSettings, options, token=_token(options.token_file), **watched, **given)
+    settings = call(ServeSettings, options, token=token, **watched, **given)
 
     def announce(ready: Ready) -> None:
         if not settings.loopback and settings.token is None:
@@ -117,13 +116,6 @@ class Settings(Spec, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-def _settings(file: Path) -> Settings:
-    try:
-        return decode(file.read_bytes(), Settings, file, InputError)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from error
-
-
 def _recording(options: argparse.Namespace, rare: Settings) -> Recording | None:
     """What is recorded; settings of the record without a file are refused."""
     names = {"record_rate": "rate", "record_bytes": "most_bytes", "record_redact": "redact"}
@@ -135,10 +127,7 @@ def _recording(options: argparse.Namespace, rare: Settings) -> Recording | None:
     return None
 
 
-def _token(file: Path | None) -> str | None:
-    """The secret in a file, without the space around it."""
-    if file is None:
-        return None
+def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..errors import InputError
-from .argument_types import count, positive
-from .command_options import Command, Target
+from .command_options import Command, Target, count, positive
 from .terminal import progress
 
 BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"
@@ -79,6 +82,17 @@ def prompts(command: Command) -> None:
         metavar="TEXT",
         help="For CLIP: prompt with {} for the class name; may be repeated (default: 'a photo of a {}.')",
     )
+
+
+@contextmanager
+def resumable(place: Path, done: str) -> Iterator[None]:
+    """Say where an interrupted command keeps what is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if place.exists():
+            print(f"hydrant: {place} holds what was {done}; run the same command again to go on", file=sys.stderr)
+        raise
 
 
 def source(name: str, options: argparse.Namespace) -> Any:

@@ -138,16 +138,10 @@ def members_of(count: int) -> str:
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell; the first is left-aligned, the others right-aligned."""
     cells = [list(headers), *map(list, rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
-    ruled = [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
-    return "\n".join(line.rstrip() for line in ruled)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["─" * width for width in widths])
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
+    return "\n".join(map(str.rstrip, lines))
 
 
 def size(count: int) -> str:

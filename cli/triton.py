@@ -6,8 +6,7 @@ import argparse
 
 from ..serving.triton import TritonModels, TritonSettings, triton_repository
 from . import shared
-from .argument_types import positive
-from .command_options import Command, call
+from .command_options import Command, call, positive
 from .terminal import show, size
 
 EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --version 2"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ..errors import InputError
 from ..tuning import tune
 from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
 from . import shared
-from .argument_types import parts, positive
-from .command_options import Command, call
-from .fusion_text import merge_error_text
+from .command_options import Command, call, parts, positive
+from .fuse import merge_error_text
 from .terminal import show, table
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
@@ -55,56 +53,36 @@ def run(options: argparse.Namespace) -> int:
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
     how = call(kind, options, state=state)
-    try:
+    with shared.resumable(state, "tuned"):
         report = call(tune, options, how=how, reading=shared.read_options(options))
-    except KeyboardInterrupt:
-        if state.exists():
-            print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
-        raise
     show(options, report.to_json(), tune_text(report))
     return 0
 
 
 def tune_text(report: TuneReport) -> str:
     """What was tuned on, what each epoch brought, and what there is to do now."""
+    figures = {
+        "NLL": (report.nll_before, report.nll_after),
+        "accuracy": (report.accuracy_before, report.accuracy_after),
+        "ECE": (report.ece_before, report.ece_after),
+        "RMSE": (report.rmse_before, report.rmse_after),
+    }
+    rows = [[title, *(f"{value:.4f}" for value in pair)] for title, pair in figures.items() if None not in pair]
+    alone = [f"member {member}, alone\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
     source = "held out of it: one in ten" if report.held_out else f"of {report.validation}"
     lines = [
         f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",
         *([f"layers below {report.frozen} were left as they are"] if report.frozen else []),
         "",
-        *_histories(report),
+        "\n\n".join(alone) or _history(report.history),
         "",
-        table(
-            ["validation", "before", "after"],
-            [
-                ["NLL", f"{report.nll_before:.4f}", f"{report.nll_after:.4f}"],
-                *_row("accuracy", report.accuracy_before, report.accuracy_after),
-                *_row("ECE", report.ece_before, report.ece_after),
-                *_row("RMSE", report.rmse_before, report.rmse_after),
-            ],
-        ),
+        table(["validation", "before", "after"], rows),
         "",
     ]
     if report.drift is not None:
         lines.append(merge_error_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
-
-
-def _row(title: str, before: float | None, after: float | None) -> list[list[str]]:
-    """A row of a figure; none where the task has no such figure."""
-    return [] if before is None or after is None else [[title, f"{before:.4f}", f"{after:.4f}"]]
-
-
-def _histories(report: TuneReport) -> list[str]:
-    """A table for the joint tuning, or one for each member."""
-    if not report.members:
-        return [_history(report.history)]
-    return [
-        line
-        for member, history in enumerate(report.members)
-        for line in (f"member {member + 1}, alone", _history(history), "")
-    ][:-1]
 
 
 def _history(history: Sequence[Epoch]) -> str:

@@ -1,14 +1,8 @@
-"""Baselines: what the single model behind each row detects by itself, by post-hoc scores of the literature.
+"""Baselines: OOD detection of the single model behind each row, by post-hoc scores of the literature.
 
-Of a bundle of several members the single model is the first of them alone, pruned as it is, and the report says so.
-
-Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
-both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
-what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
-
-Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
-example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
-of the logits are those of the spans that it finds (``metrics.spans``).
+For a bundle of several members that is the first member alone, pruned as it is. All run in PyTorch, in float32, without
+temperature. kNN and both Mahalanobis distances are fitted on the last vector of the network, ViM on the input of the
+last linear map. Regression has no scores of logits; it and multi-label have one Gaussian instead of one a class.
 """
 
 from __future__ import annotations
@@ -58,20 +52,17 @@ def read_training(
     fitted, possible = {name for names in FITTED for name in names}, set(BASELINES) - set(task.lacks)
     if figures.fit is None:
         if figures.baselines and possible <= fitted:
-            raise InputError(
-                "baselines of a model of one output are of its features alone; give training data (fit=…, --fit)"
-            )
+            raise InputError("baselines for regression need training data; give them (fit=…, --fit)")
         return None
     if not fitted & possible:
         raise InputError(
-            "training data are given (fit=…, --fit), but and no baseline of a tagger is fitted; leave them out"
+            "training data are given (fit=…, --fit), but no baseline of this task is fitted; leave them out"
         )
     training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
-        raise InputError(
-            f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give fewer"
-        )
+        number, most = figures.neighbours, len(training)
+        raise InputError(f"neighbours is {number}, but {training.source} holds {most} examples; give fewer")
     return training
 
 
@@ -173,11 +164,9 @@ def _read(outputs: Arrays) -> np.ndarray:
 
 
 Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
-"""Outputs of a single model → scores [N] by name."""
 
 
 FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"))
-"""Scores that need training features; those of one tuple are fitted at once."""
 
 
 def _fitted(
@@ -203,7 +192,6 @@ def _fitted(
 
 
 WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
-"""Kinds of models behind which a checkpoint stands, and how it runs."""
 
 
 def single_model_of(model: Model) -> str:
@@ -218,17 +206,13 @@ def single_model_of(model: Model) -> str:
     return f"{words}, which keeps {kept} of {heads} heads in a layer"
 
 
-def is_whole_model(model: Model) -> bool:
-    """True for one model with all its heads."""
-    return model.kind in WHOLE or model.plan.head_counts() == [list(model.architecture.heads_of_layers)]
-
-
 def baseline_notes(
     models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
 ) -> list[str]:
     """Notes for reading baselines: whether any is of a whole model, and which data are used twice."""
     notes = []
-    if not any(is_whole_model(model) for model in models):
+    counts = [(model.plan.head_counts(), [list(model.architecture.heads_of_layers)]) for model in models]
+    if not any(model.kind in WHOLE or kept == every for model, (kept, every) in zip(models, counts, strict=True)):
         notes.append(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
             "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"

@@ -1,8 +1,4 @@
-"""Bisection of a graph: the outputs of every layer's parts beside those of the PyTorch module.
-
-The graph is run once more with further outputs: the sum of the embeddings, and of each layer its attention, its MLP
-and its output. They are compared on the same inputs with what the fused module computes in the same places.
-"""
+"""Bisection of a graph: the outputs of every layer's parts beside those of the PyTorch module."""
 
 from __future__ import annotations
 

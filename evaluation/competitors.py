@@ -28,13 +28,10 @@ from .dropout import KIND, Asked, DropoutPasses, asked
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to run.
+    """A model ready to run: a ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
 
-    Attributes:
-        kind: ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
-        columns: [C], the place of each of the first model's classes among its own.
-        module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
-        as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
+    ``columns`` [C] are the places of the first model's classes among its own, ``module`` loads its PyTorch module, and
+    ``as_bundle`` writes a checkpoint as a bundle.
     """
 
     name: str
@@ -86,10 +83,8 @@ def _check_alike(first: Model, other: Model, examples: Examples) -> None:
     for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
         mine, its = getattr(first.architecture, name), getattr(other.architecture, name)
         if examples.ready and mine != its:
-            raise InputError(
-                f"the data are ready tensors, but {first.name} and {other.name} read different ones: "
-                f"{name.replace('_', ' ')} {mine} and {its}; compare models of one preprocessing, or give raw inputs"
-            )
+            names = f"{first.name} and {other.name} read different {name.replace('_', ' ')}, {mine} and {its}"
+            raise InputError(f"the data are ready tensors, but {names}; give raw inputs")
 
 
 def _open_bundle(
@@ -195,10 +190,8 @@ def _loaded(source: str | Path, bundle: Bundle) -> Any:
         return checkpoint.load_model(source)
     recorded = bundle.manifest.get("fusion", {}).get("zero_shot")
     if not isinstance(recorded, dict):
-        raise InputError(
-            f"{source} is a CLIPModel, which has no classes of its own, and {bundle.path} records no prompts to give "
-            f"it; make a bundle with `hydrant fuse {source} --classes …` and compare with that"
-        )
+        name = f"{source} is a CLIPModel without classes, and {bundle.path} records no prompts"
+        raise InputError(f"{name}; compare with a bundle of it: `hydrant fuse {source} --classes …`")
     return load_zero_shot(source, recorded)
 
 
@@ -206,8 +199,7 @@ def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarr
     """The place of each wanted class among a model's own."""
     if sorted(own) != sorted(wanted):
         differing = sorted(set(own) ^ set(wanted))
-        raise InputError(
-            f"{source} knows other classes than the bundle under evaluation: {listing(differing, 5)} are not in both"
-        )
+        names = listing(differing, 5)
+        raise InputError(f"{source} knows other classes than the bundle under evaluation: {names} are not in both")
     places = {label: index for index, label in enumerate(own)}
     return np.array([places[label] for label in wanted])

@@ -31,15 +31,11 @@ def estimate_cost(
         InputError: a batch or sequence that the model does not read, or no plan.
         PlanError: the plan was made for another shape of model.
     """
-    return cost_of(_shapes(model), plan, batch=batch, sequence=sequence, precision=precision)
-
-
-def _shapes(model: Any) -> Bundle | Architecture:
-    if isinstance(model, Bundle | Architecture):
-        return model
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
-        return Bundle.open(model)
-    from ..models.checkpoint import load_model
-    from ..models.family_registry import architecture_of
+        model = Bundle.open(model)
+    if not isinstance(model, Bundle | Architecture):
+        from ..models.checkpoint import load_model
+        from ..models.family_registry import architecture_of
 
-    return architecture_of(load_model(model) if isinstance(model, str | Path) else model)
+        model = architecture_of(load_model(model) if isinstance(model, str | Path) else model)
+    return cost_of(model, plan, batch=batch, sequence=sequence, precision=precision)

@@ -1,7 +1,6 @@
 """MC dropout as a competitor: passes of a single model with its dropout on (Gal & Ghahramani 2016).
 
-The passes are averaged like members. Every input runs alone, without padding, all its passes as one batch, and masks
-follow from the seed and its own tensors: the other inputs of a batch change no score by more than rounding.
+Every input runs alone, without padding, its passes as one batch, with masks that follow from the seed and its tensors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from ..errors import InputError, cut, listing
 KIND = "mc-dropout"
 
 MOST = 1000
-"""Passes of one input run as one batch, which has to fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,8 @@ def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
     if word != KIND or Path(source).exists():
         return None
     if not rest or not re.fullmatch(r"[0-9]{1,4}", rest[0]) or not 2 <= int(rest[0]) <= MOST:
-        raise InputError(
-            f"competitor {cut(source)} names no number of passes from 2 to {MOST}; expected {KIND}:10:CHECKPOINT"
-        )
+        expected = f"from 2 to {MOST}; expected {KIND}:10:CHECKPOINT"
+        raise InputError(f"competitor {cut(source)} names no number of passes {expected}")
     if len(rest) == 2 and rest[1]:
         return Asked(int(rest[0]), rest[1])
     others = [str(other) for other in compare if str(other).partition(":")[0] != KIND]
@@ -62,8 +59,8 @@ class DropoutPasses:
         rates = (architecture.hidden_dropout, architecture.attention_dropout, architecture.classifier_dropout)
         if not any(rates):
             raise InputError(
-                f"{name} has dropout rates of zero, so that all passes of {KIND} would be equal; leave it out, compare "
-                "with a checkpoint that was trained with dropout, or drop heads: hydrant plan --method dropout"
+                f"{name} has dropout rates of zero; compare with a checkpoint trained with dropout, or drop heads: "
+                "hydrant plan --method dropout"
             )
         self._model, self._passes, self._seed = model.train(), passes, seed
         self.architecture = architecture

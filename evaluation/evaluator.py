@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,11 @@ from .baselines import baseline_notes, measure_baselines, read_training
 from .competitors import open_models
 from .evaluation_options import EvaluationOptions
 from .latency import time_models
-from .model_reports import model_reports
-from .noise import sweep
+from .model_reports import model_reports, sweep
 from .observation import Evidence, observe
 from .plots import pictures
 from .report import EvaluationReport
-from .report_page import page
+from .report_tables import page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -100,7 +99,7 @@ def evaluate(
     if figures.caution and not TASKS[task].query_groups(known):
         raise InputError(
             f"caution is {figures.caution:g}, but data {known.source} hold no rankings; expected pairs of texts "
-            "(--read text_pair=NAME), some with the same first text and a label above 0: give them, or leave it out"
+            "(--read text_pair=NAME), some with the same first text and a label above 0"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -113,12 +112,14 @@ def evaluate(
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
-        seen: list[list[Any]] = [[], []]
-        for model, (found, part) in product(models, zip(seen, (known, ood), strict=True)):
-            title = "" if part is None else f"{model.name} on {part.name}"
-            found.append(None if part is None else observe(model, part.inputs, batch_size, progress, title))
+
+        def seen(part: Examples) -> list[Any]:
+            where = f"on {part.name}"
+            return [observe(each, part.inputs, batch_size, progress, f"{each.name} {where}") for each in models]
+
         images = models[0].architecture.modality == "image" and not known.ready
-        evidence = Evidence(known, ood, seen[0], seen[1], bundle.labels, images)
+        observed = seen(known), [None] * len(models) if ood is None else seen(ood)
+        evidence = Evidence(known, ood, *observed, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
         if figures.baselines and ood is not None:
@@ -173,9 +174,7 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
     if corruptions and modality == "audio":
         raise InputError("corruptions are of texts and images, and this model reads sound; leave corruptions out")
     if corruptions and known.ready:
-        raise InputError(
-            f"data {known.source} holds ready tensors, which cannot be corrupted; give raw texts or images"
-        )
+        raise InputError(f"data {known.source} holds ready tensors; expected raw texts or images to corrupt")
 
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
@@ -183,11 +182,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
     drawn = pictures(report, evidence) if report.task == "classification" else {}
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
-    stale = {
-        name
-        for name in bundle.manifest["files"]
-        if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
-    }
+    stale = {*fnmatch.filter(bundle.manifest["files"], "reports/evaluation-*.png")} - {*files}
     if report.html is not None:
         made = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, made.encode(errors="replace"))

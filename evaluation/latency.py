@@ -29,10 +29,7 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """The reports with latencies of every model on the same inputs as one batch, in turn, and a note on these.
-
-    Checkpoints are evaluated in PyTorch; beside bundles on another backend they are timed there, as plain graphs.
-    """
+    """The reports with latencies of all models on one batch, in turn, on the bundles' backend; and a note."""
     names = list(dict.fromkeys(model.runs.name for model in models if model.as_bundle is None))
     if len(names) > 1:
         return [*reports], f"no latencies: the bundles run on {' and '.join(names)}; choose one with --backend"

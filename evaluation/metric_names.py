@@ -8,7 +8,6 @@ from ..tasks.task import Column, share
 from .report import EvaluationReport, Figure
 
 DETECTION = {"auroc": Column("AUROC", better="high"), "aupr": Column("AUPR", better="high"), "fpr95": share("FPR95")}
-"""Of finding wrong answers or out-of-distribution inputs by a score."""
 
 SCORES = {
     "max_probability": "max probability",
@@ -30,10 +29,8 @@ BASELINES = {
     "mahalanobis": "Mahalanobis",
     "relative_mahalanobis": "relative Mahalanobis",
 }
-"""Post-hoc scores of a single model, in the order in which they are shown."""
 
 BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
-"""What is shown of each; AUPR stands in the JSON."""
 
 DIFFERENCES = {
     "accuracy": share("accuracy", "{:+z.1f}", "high", " points"),
@@ -54,7 +51,6 @@ DIFFERENCES = {
     "mrr": Column("MRR@10", "{:+z.3f}", better="high"),
     "ndcg": Column("nDCG@10", "{:+z.3f}", better="high"),
 }
-"""Of the evaluated bundle's figures from a competitor's, on the same resamples; points are percentage points."""
 
 DIVERSITY = {
     "disagreement": share("members that disagree with the ensemble", "{:.2f}", ""),

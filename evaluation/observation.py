@@ -17,19 +17,16 @@ from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .competitors import Model
 
 SCORES = ("predictive_entropy", "mutual_information", "energy", "distance", "score_variance")
-"""Fields of a prediction that are reported as uncertainty, higher for the less certain, where it has them."""
 
 OF_MEMBERS = ("mutual_information", "score_variance")
-"""Scores that one member alone cannot have."""
 
 
 @dataclass(frozen=True)
 class Observation:
     """A model's predictions on N inputs, its classes in the order of the first model's.
 
-    Attributes:
-        divergence, pair_disagreement: [N], of the members; ``None`` without their probabilities.
-        texts, words: [N], of a tagger's words the index of the text, and that in it.
+    The members' divergence and pair disagreement are ``None`` without their probabilities; ``texts`` and ``words`` [N]
+    are the places of a tagger's words.
     """
 
     members: int
@@ -65,14 +62,11 @@ def observe(
             kept |= {"divergence": pairwise_divergence(members), "pair_disagreement": pairwise_disagreement(members)}
         return kept
 
-    given = (model.runs, model.processor, model.architecture, inputs, reduce)
+    gather: Any = collect_words if model.architecture.every_token else collect
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
-    texts = words = None
+    outputs, texts, words = gather(model.runs, model.processor, model.architecture, inputs, reduce, **how), None, None
     if model.architecture.every_token:
-        of_words = collect_words(*given, **how)
-        outputs, texts, words = of_words.outputs, of_words.texts, of_words.words
-    else:
-        outputs = collect(*given, **how)
+        outputs, texts, words = outputs.outputs, outputs.texts, outputs.words
     further = outputs.get("divergence"), outputs.get("pair_disagreement")
     return Observation(len(model.plan.members), Prediction.from_outputs(outputs), *further, texts, words)
 

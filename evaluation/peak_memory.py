@@ -46,10 +46,8 @@ def measure_memory(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 (itself)
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
-        raise BackendError(
-            f"measuring the memory of {subject.model} on {subject.backend} ended with status {done.returncode} "
-            f"({cut(last, 200)}); leave it out with --no-memory"
-        )
+        what = f"the memory of {subject.model} on {subject.backend} (status {done.returncode}: {cut(last, 200)})"
+        raise BackendError(f"cannot measure {what}; leave it out with --no-memory")
     return Memory(**json.loads(done.stdout.splitlines()[-1]))
 
 

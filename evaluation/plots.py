@@ -15,10 +15,8 @@ from .observation import Evidence, Observation
 from .report import EvaluationReport
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
-"""Of the models, in order (Okabe & Ito: told apart without red and green)."""
 
 LINES = ("-", "--", ":", "-.")
-"""Of the models, the next one each time that the colours begin again."""
 
 RIGHT, WRONG, OUTSIDE = "#009e73", "#e69f00", "#d55e00"
 
@@ -70,12 +68,9 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
                      linewidths=0, label=f"{name}, ECE {error:.2f} %")  # fmt: skip
         edges = 100 * np.arange(BINS + 1) / BINS
         counts.stairs(np.maximum(size, 0.5), edges, color=colour, linewidth=1.3)
-    axes.set_ylabel("accuracy (%)")
-    axes.set_ylim(0, 102)
-    counts.set_xlim(0, 100)
-    counts.set_yscale("log")
-    counts.set_ylabel("examples")
-    counts.set_xlabel("confidence: largest averaged probability (%)")
+    axes.set(ylabel="accuracy (%)", ylim=(0, 102))
+    label = "confidence: largest averaged probability (%)"
+    counts.set(xlim=(0, 100), yscale="log", ylabel="examples", xlabel=label)
     axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="upper left", markerscale=0.7)
     return png(figure)
 
@@ -87,10 +82,8 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
         axes.plot(100 * coverage, 100 * risk, **_style(index), linewidth=1.6,
                   label=f"{name}, AURC {1e3 * risk.mean():.1f} × 10⁻³")  # fmt: skip
-    axes.set_xlim(0, 100)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("coverage: inputs answered, most confident first (%)")
-    axes.set_ylabel("risk: answers that are wrong (%)")
+    axes.set(xlim=(0, 100), xlabel="coverage: inputs answered, most confident first (%)")
+    axes.set(ylim=(0, None), ylabel="risk: answers that are wrong (%)")
     axes.legend(frameon=False, fontsize=8, loc="best")
     return png(figure)
 
@@ -132,10 +125,8 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[
             axes.plot(100 * flagged, 100 * caught, **_style(index), linewidth=1.6,
                       label=f"{name}, AUROC {area:.3f}")  # fmt: skip
         axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
-        axes.set_xlim(0, 100)
-        axes.set_ylim(0, 101)
-        axes.set_xlabel("in-distribution inputs flagged (%)")
-        axes.set_ylabel("out-of-distribution inputs caught (%)")
+        axes.set(xlim=(0, 100), xlabel="in-distribution inputs flagged (%)")
+        axes.set(ylim=(0, 101), ylabel="out-of-distribution inputs caught (%)")
         axes.set_title(f"by {TITLES[score].removesuffix(' (nats)')}", fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     return png(figure)

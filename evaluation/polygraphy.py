@@ -18,7 +18,6 @@ from ..runtime.backends.protocol import Backend
 Batch = dict[str, np.ndarray]
 
 Differences = dict[str, dict[str, float]]
-"""Output → its largest absolute, mean absolute and largest relative difference."""
 
 
 class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped

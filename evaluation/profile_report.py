@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,13 +18,11 @@ from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Latency, Ratio, Rules
 from ..runtime.loading import checked_threads
 from ..version import __version__
-from .operator_times import Breakdown
 from .profile_targets import BASELINES
 
 LARGEST_BATCH = 4096
 
 SAMPLES, MAX_SAMPLES = 16_000, 10**7
-"""Samples of a waveform by default, a second of most models; and the most."""
 
 LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx", "torch")
 
@@ -129,13 +128,17 @@ def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tu
 
 def machine_facts() -> dict[str, Any]:
     """The machine that a measurement was made on, without its name; ``usable_cores`` are those of this process."""
+    versions = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in LIBRARIES if (found := _version(name))},
+        "versions": versions,
     }
 
 
@@ -151,24 +154,13 @@ def _processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 @dataclass(frozen=True)
 class Case:
-    """A model on a backend at one shape.
+    """A model (``"fused"`` or a baseline) on a backend at one shape.
 
-    Attributes:
-        model: ``"fused"``, or the name of a baseline.
-        chunk: most inputs that went into one run of what is below the backend.
-        throughput: inputs per second: batch ÷ mean.
-        ratios: baseline → time ÷ that of the baseline on the same backend.
-        flops_ratio: operations ÷ those of the plain single model; ``None`` for traced bundles.
-        parts_ms: of a run on a GPU: ``h2d``, ``compute``, ``d2h`` and, on the CPU, ``enqueue``; ``None`` elsewhere.
+    ``chunk``: most inputs in one run below the backend. ``ratios``: baseline → time ÷ that of the baseline on the same
+    backend. ``flops_ratio``: operations ÷ the plain single model's. ``parts_ms``: ``h2d``, ``compute``, ``d2h`` and
+    ``enqueue`` of a run on a GPU.
     """
 
     model: str
@@ -199,15 +191,33 @@ class MemoryCase:
 
 
 @dataclass(frozen=True)
-class ProfileReport:
-    """Results of ``profile``.
+class Part:
+    """An operator type as ONNX Runtime runs it, or one node: calls, milliseconds per batch, and share of the time."""
 
-    Attributes:
-        files: SHA-256 of every file of the bundle but the reports, as it was profiled.
-        cases: every model and shape; models on one backend were interleaved.
-        skipped: (backend, reason) of each one that ``"auto"`` passed over.
-        plot: file in the bundle with the plot; ``None`` without matplotlib.
-        written: files in the bundle, or paths in a folder of their own; not in the JSON form.
+    name: str
+    operator: str
+    count: float
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Time of the operators of one graph per batch, the slowest first; recording adds to each."""
+
+    batch: int
+    sequence: int
+    milliseconds: float
+    operators: list[Part]
+    nodes: list[Part]
+
+
+@dataclass(frozen=True)
+class ProfileReport:
+    """Results of ``profile``; models on one backend were interleaved.
+
+    ``files``: SHA-256 of the profiled files. ``skipped``: (backend, reason) of those that ``"auto"`` passed over.
+    ``written``: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
 
     family: str
@@ -225,10 +235,7 @@ class ProfileReport:
     written: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object, as in ``reports/profile.json``: the fields of these classes by their names.
-
-        ``skipped`` is a list of ``backend`` and ``reason``, and ``hydrant`` the version.
-        """
+        """The report as a JSON object, as in ``reports/profile.json``."""
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
         facts = {name: value for name, value in asdict(self).items() if name != "written"}
         return {"hydrant": __version__, **facts, "skipped": skipped}

@@ -20,7 +20,6 @@ from ..runtime.backends.protocol import Backend
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
-"""Baselines by name; ``"single"`` also brings the single model with the exact rewrites."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +69,22 @@ class SequentialBackends(Backend):
 
 
 def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
-    """Write the baselines' graphs, and name them for every backend that can run them.
-
-    They have random weights, in float32, unrolled; of a traced bundle they are the original that it holds. A backend
-    that computes the bundle's float32 graph in bfloat16 does so with them, too.
-    """
+    """Write the baselines' graphs, with random weights, in float32, and list them for each backend that runs graphs."""
     if not names:
         return []
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
-        raise InputError(
-            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
-            "bundle with a graph made by `hydrant export`"
-        )
+        what = f"backend {runners[0].name} cannot run a baseline"
+        raise InputError(f"{what}; expected {' or '.join(RUNS_GRAPHS)}, and a bundle with a graph")
     require("onnx", "fuse", "make a model to compare with")
     from ..export.random_model import PLAIN, random_model
 
-    architecture = bundle.any_architecture()
-    if isinstance(architecture, Traced):
-        plain = _graph_file(_original(bundle, architecture), folder / "single")
-    else:
-        plain = _graph_file(random_model(architecture, without=PLAIN), folder / "single")
+    architecture: Any = bundle.any_architecture()
+    traced = isinstance(architecture, Traced)
+    model = _original(bundle, architecture) if traced else random_model(architecture, without=PLAIN)
+    plain = _graph_file(model, folder / "single")
     singles = [(SINGLE, plain, 1)]
-    if SINGLE in names and not isinstance(architecture, Traced):
+    if SINGLE in names and not traced:
         singles.append((REWRITTEN, _graph_file(random_model(architecture, without=()), folder / "rewritten"), 1))
     chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
@@ -103,7 +95,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     ]
 
 
-def _original(bundle: Bundle, architecture: Traced) -> Any:
+def _original(bundle: Bundle, architecture: Any) -> Any:
     """The original of a traced bundle, written as the bundle's graph was."""
     from ..export.traced_graph import traced_graph
     from ..models.tracing.members import all_heads

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +19,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..data.check_inputs import full_batch
-from ..errors import BackendError, InputError, MissingExtraError
+from ..errors import BackendError, InputError, MissingExtraError, require
 from ..metrics.gates import Precision
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..models.plan_cost import Cost, cost_of
@@ -24,12 +27,14 @@ from ..progress import Progress, no_progress
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.ort import PRECISIONS, open_session
 from ..runtime.backends.protocol import Backend
-from .latency_plot import draw_latency
-from .operator_times import Breakdown, break_down
+from .drawing import new_figure, png
 from .profile_report import (
+    Breakdown,
     Case,
     MemoryCase,
+    Part,
     ProfileReport,
     Settings,
     Timing,
@@ -39,8 +44,8 @@ from .profile_report import (
 )
 from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
 
-PARTS_RUNS = 10
-"""Runs in which transfers and computation are timed apart."""
+WARM_UP, RUNS, TRANSFER_RUNS = 3, 10, 10
+SHOWN_NODES = 10
 
 ENQUEUE = 0.8
 """Share of the computation above which the CPU may be what is slow, as in trtexec."""
@@ -113,7 +118,7 @@ def profile(
         cases = [case for shape in settings.shapes for case in run.cases(fused + opened, *shape)]
         breakdown = run.layers(fused) if layers else None
     warnings += instabilities({run.named(case): case.latency_ms for case in cases})
-    warnings += [text for case in cases if (text := run.host_bound(case))]
+    warnings += [text for case in cases for text in run.host_bound(case)]
     notes = []
     if baselines:
         notes.append(RANDOM_WEIGHTS if bundle.any_architecture().is_declared else ORIGINAL)
@@ -176,15 +181,13 @@ class _Run:
         """A case in words."""
         return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
 
-    def host_bound(self, case: Case) -> str | None:
+    def host_bound(self, case: Case) -> list[str]:
         """A warning where the CPU may be what is slow."""
         parts = case.parts_ms or {}
         if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
-            return None
-        return (
-            f"{self.named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
-            "computation, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"
-        )
+            return []
+        share = f"enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation"
+        return [f"{self.named(case)}: {share}, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"]
 
     def memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
         """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
@@ -209,8 +212,6 @@ class _Run:
 
     def layers(self, fused: Opened) -> Breakdown:
         """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
-        from ..runtime.backends.ort import PRECISIONS
-
         precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
         graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
         batch, sequence = self.settings.shapes[0]
@@ -232,10 +233,80 @@ def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> Prof
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
     """Medians of the parts of a run on a GPU, in milliseconds, as trtexec reports them; ``None`` without any."""
-    runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
+    runs = [backend.timings(inputs) for _ in range(TRANSFER_RUNS)]
     return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
 
 
 def _flops(cost: Cost, model: str) -> int:
     every = (cost.fused, cost.single, cost.single_rewritten, cost.deep_ensemble)
     return dict(zip((FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE), every, strict=True))[model].flops
+
+
+LINE_STYLES = ("-", "--", ":", "-.")
+
+
+def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
+    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
+    require("matplotlib", "report", "draw latency against batch")
+    lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
+    for case in cases:
+        lines[case.model, case.backend, case.precision, case.sequence].append(case)
+    models = list(dict.fromkeys(key[:3] for key in lines))
+    sequences = sorted({case.sequence for case in cases})
+    figure, axes = new_figure(10, 5)
+    for (model, backend, precision, sequence), found in lines.items():
+        line = sorted(found, key=lambda case: case.batch)
+        batches = [case.batch for case in line]
+        colour = f"C{models.index((model, backend, precision)) % 10}"
+        medians, ends = ([getattr(case.latency_ms, name) for case in line] for name in ("p50", "p95"))
+        name = ", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence))))
+        style = LINE_STYLES[sequences.index(sequence) % len(LINE_STYLES)]
+        axes.plot(batches, medians, style, marker="o", markersize=4, color=colour, label=name)
+        axes.fill_between(batches, medians, ends, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    ticks = sorted({case.batch for case in cases})
+    axes.set_xticks(ticks, [str(batch) for batch in ticks])
+    label = "latency of the batch (ms): median, band to the 95th percentile"
+    axes.set(xlabel="batch (inputs)", ylabel=label, yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    return png(figure)
+
+
+def break_down(
+    graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
+) -> Breakdown:
+    """Run a graph in a session that records its operators."""
+    size = len(next(iter(inputs.values())))
+    first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        session = open_session(graph, threads, Path(folder) / "trace")
+        for _ in range(WARM_UP + RUNS):
+            session.run(None, first)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
+    return Breakdown(size, sequence, sum(part.milliseconds for part in operators), operators, nodes[:SHOWN_NODES])
+
+
+def parts_of(
+    events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
+) -> tuple[list[Part], list[Part]]:
+    """Operator types and nodes of a trace, the slowest first."""
+    begin = sorted(event["ts"] for event in events if event["name"] == "model_run")[warm_up]
+    nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    operators: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event["cat"] == "Node" and event["ts"] >= begin and "op_name" in event["args"]:
+            operator = event["args"]["op_name"]
+            nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
+            operators[operator, operator].append(event["dur"] / 1e3)
+    return _slowest(operators, runs / pieces), _slowest(nodes, runs / pieces)
+
+
+def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: float) -> list[Part]:
+    total = sum(map(sum, times.values())) or 1.0
+    parts = [
+        Part(name, operator, len(durations) / runs, sum(durations) / runs, sum(durations) / total)
+        for (name, operator), durations in times.items()
+    ]
+    return sorted(parts, key=lambda part: (-part.milliseconds, part.name))

@@ -43,16 +43,10 @@ class BaselineReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """One model's figures.
+    """One model's figures by name (``Task.columns``).
 
-    Attributes:
-        figures: name → figure (``Task.columns``).
-        differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
-        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not give.
-        decisions: what the calibrated thresholds and sets do on these data.
-        clean, noise: on the examples that were corrupted, before and at every corruption and severity.
-        latency_ms, latency_on: median time of one batch, interleaved with other models, and where; or ``None``.
-        temperatures, labels: of a multi-label model, for each label its own.
+    ``differences``: the evaluated bundle's figures minus these, on the same resamples. ``diversity`` of the members is
+    ``None`` for what the backend does not give. ``clean`` and ``noise``: on the corrupted examples, before and after.
     """
 
     name: str
@@ -101,16 +95,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Results of ``evaluate``.
+    """Results of ``evaluate``; ``models``: the evaluated bundle, then its competitors.
 
-    Attributes:
-        batch: inputs in a timed batch; ``None`` without times.
-        verdict: on the evaluated bundle beside each competitor.
-        models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle, or paths in a folder of their own.
-        notes: what to know when reading the figures, such as that the bundle was tuned on these data.
-        fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
-        latency_note: what was timed where that is not what was evaluated, or why nothing was.
+    ``batch``: inputs in a timed batch. ``files``: written, relative to the bundle, or paths in a folder of their own.
+    ``fit``: training data that baselines were fitted on. ``latency_note``: why other models or none were timed.
     """
 
     data: str
@@ -132,10 +120,7 @@ class EvaluationReport:
     task: TaskName = "classification"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object: the fields of these classes by their names, ``null`` for what is not finite.
-
-        The figures of a :class:`Noise` are beside its kind and severity.
-        """
+        """The report as a JSON object, ``null`` for what is not finite; a noise's figures are beside its kind."""
         return {"hydrant": __version__, **_plain(self)}
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from ..errors import short
+from ..errors import require, short
 from ..tasks import TASKS, Column
-from .classes import FEW, class_facts, confusion_matrix, largest_confusions, most_disputed
+from ..version import __version__
+from .classes import FEW, Example, chosen, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
@@ -24,11 +27,11 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .shown_examples import Example, chosen
 from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20
-"""Rows shown before the rest is folded away."""
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 ARROWS = {"high": "\u00a0↑", "low": "\u00a0↓", "": ""}
 
@@ -51,7 +54,6 @@ class Cell:
 
 
 Row = Sequence[Cell]
-"""The first cell names the row."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,38 @@ PICTURES = {
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
-"""Titles of the pictures."""
+
+CAPTIONS = {
+    "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
+    "risk-coverage": "How wrong the answers are when only the most confident inputs are answered. Lower is better.",
+    "scores": "Of the evaluated bundle. A good score keeps the groups apart. Heights grow with the square root of the "
+    "share, so that rare values show.",
+    "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
+    "baselines": "Above the dashed line a model's own scores, below it those of its single model; lines are 95 % "
+    "intervals. An ensemble that finds no more than a checkpoint's baselines is not worth its cost for this question.",
+    "disagreement": "Classes on whose examples the members of the evaluated bundle disagree most.",
+    "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. A loss that rises faster than "
+    "the single model's is what pruning can cost on noisy data.",
+}
+
+
+def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[str, bytes]) -> str:
+    """The page: the verdict, tables, pictures and examples; without evidence, those of the report alone."""
+    jinja2 = require("jinja2", "report", "write an evaluation as HTML")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["prose"] = lambda text: text.replace(" %", "\u00a0%")  # no line begins with a percent sign
+    ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (out of distribution)"
+    intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
+    text: str = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        name=report.models[0].name,
+        about=f"{report.examples} examples of {report.data}{ood}{intervals} · seed {report.seed}",
+        version=__version__,
+        warnings=report.notes,
+        sections=evaluation_sections(report, evidence, pictures),
+        captions=CAPTIONS,
+        pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
+    )
+    return text
 
 
 def _verdict(report: EvaluationReport) -> Section:
@@ -164,23 +197,19 @@ def _named(report: EvaluationReport) -> list[str]:
 
 def _models(report: EvaluationReport) -> Section:
     """Kind, members, backend and latency of each model."""
-    facts: dict[str, Callable[[ModelReport], Cell]] = {
-        "kind": lambda model: Cell(model.kind),
-        "members": lambda model: Cell(str(model.members)),
-        "temperature": lambda model: Cell(_ends(model.temperatures or [model.temperature])),
-        "runs on": lambda model: Cell(f"{model.backend}, {model.precision}"),
-    }
+    names = ["kind", "members", "temperature", "runs on"]
+    facts = []
+    for model in report.models:
+        ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
+        temperature = " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
+        facts.append([model.kind, str(model.members), temperature, f"{model.backend}, {model.precision}"])
+    rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     if report.batch:
-        facts[f"ms for a batch of {report.batch}"] = lambda model: (
-            Cell("–") if model.latency_ms is None else Cell(f"{model.latency_ms:.1f}", f"on {model.latency_on}")
-        )
-    rows = [[Cell(name), *map(fact, report.models)] for name, fact in facts.items()]
+        times = [(model.latency_ms, f"on {model.latency_on}") for model in report.models]
+        cells = [Cell("–") if taken is None else Cell(f"{taken:.1f}", where) for taken, where in times]
+        rows.append([Cell(f"ms for a batch of {report.batch}"), *cells])
     words = report.latency_note or ("" if report.batch else "hydrant evaluate --latency")
     return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
-
-
-def _ends(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(values), max(values))))
 
 
 def _quality(report: EvaluationReport) -> Section:
@@ -199,17 +228,12 @@ def _quality(report: EvaluationReport) -> Section:
 
 def _labels(model: ModelReport) -> list[Table]:
     """The evaluated bundle's labels, those of the lowest average precision first, and all but some folded away."""
-    columns = ("threshold", "f1", "average_precision", "ece")
     known = "average_precision"
-    ordered = sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known])
-    rows = [
-        [
-            Cell(short(label["label"], 60)),
-            Cell(str(label["examples"])),
-            *(Cell("–" if label[name] is None else f"{label[name]:.3f}") for name in columns),
-        ]
-        for label in ordered
-    ]
+    rows = []
+    for label in sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known]):
+        figures = [label[name] for name in ("threshold", "f1", known, "ece")]
+        shown = ["–" if figure is None else f"{figure:.3f}" for figure in figures]
+        rows.append([Cell(text) for text in (short(label["label"], 60), str(label["examples"]), *shown)])
     return _folding(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows, "labels")
 
 
@@ -335,16 +359,10 @@ def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
 
 def _disputed(evidence: Evidence) -> Section:
     """The classes on which members disagree most."""
-    rows = [
-        [
-            Cell(facts.name),
-            Cell(str(facts.examples)),
-            Cell(f"{100 * facts.disagreement:.1f} %"),
-            Cell(f"{facts.mutual_information:.4f}"),
-            Cell(f"{100 * facts.accuracy[0]:.1f} %"),
-        ]
-        for facts in most_disputed(evidence)
-    ]
+    rows = []
+    for each in most_disputed(evidence):
+        shares = f"{100 * each.disagreement:.1f} %", f"{each.mutual_information:.4f}", f"{100 * each.accuracy[0]:.1f} %"
+        rows.append([Cell(text) for text in (each.name, str(each.examples), *shares)])
     columns = ["class", "examples", "disagreement", "mutual information", "accuracy"]
     return Section(PICTURES["disagreement"], [Table(columns, {"": rows})], picture="disagreement", broad=True)
 

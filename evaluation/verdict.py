@@ -12,7 +12,6 @@ from .report import Difference, Figure, ModelReport, Verdict
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
 SCALED = ("nll", "ece", "label_ece")
-"""Figures that a temperature alone may improve."""
 
 ALONE = (
     "Compared with no other model; --compare MODEL, the single model for one, shows what the bundle gains and loses."

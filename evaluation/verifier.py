@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from ..version import __version__
 from .bisect import Bisection, find_divergence
 
 EXAMPLES = 256
-"""Inputs where no number is given."""
 
 REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
 
@@ -49,13 +47,9 @@ class BackendReport:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of ``verify``.
+    """Results of ``verify``: SHA-256 of the ``files``, the ``backends``, and those ``skipped`` with the reason.
 
-    Attributes:
-        files: SHA-256 of every file of the bundle but the reports, as it was verified.
-        skipped: (backend, reason) of each one that cannot run here.
-        preprocessing: ``inputs``, the number that ``fuse`` compared with the original checkpoint, and ``different``, a
-            line for each that this machine prepares otherwise; ``None`` for bundles without them.
+    ``preprocessing``: the number of ``inputs`` that ``fuse`` compared, and those prepared differently here.
     """
 
     reference: str
@@ -173,35 +167,24 @@ def _candidates(
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
     stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
-    opened: list[Backend] = []
+    asked = [precision] if precision else stored
+    unjudged = [f"INT8 is judged on {REAL}"] if "int8" in asked and not real else []
+    opened: dict[tuple[str, str], Backend] = {}
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
-        if (reason := needs_gpu(name)) is None:
-            found, reason = _every_precision(bundle, name, [precision] if precision else stored, stack, real=real)
-            opened += found
-        skipped += [(name, reason)] if reason else []
+        count, failures = len(opened), list(filter(None, [needs_gpu(name)]))
+        for kind in [] if failures else asked:
+            if kind == "int8" and not real:
+                continue
+            try:
+                candidate = stack.enter_context(open_backend(bundle, name, precision=kind)[0])
+                opened.setdefault((name, candidate.precision), candidate)
+            except (BackendError, MissingExtraError) as error:
+                failures.append(str(error))
+        why = failures if failures and len(opened) == count else unjudged
+        skipped += [(name, why[0])] if why else []
     if not opened:
         raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
-    return opened, skipped
-
-
-def _every_precision(
-    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
-) -> tuple[list[Backend], str | None]:
-    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
-    found: dict[str, Backend] = {}
-    failures = []
-    for precision in precisions:
-        if precision == "int8" and not real:
-            continue
-        try:
-            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
-        except (BackendError, MissingExtraError) as error:
-            failures.append(str(error))
-        else:
-            found.setdefault(candidate.precision, candidate)
-    if not found and failures:
-        return [], failures[0]
-    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
+    return list(opened.values()), skipped

@@ -7,10 +7,15 @@ example: examples are sorted once, and nothing is sorted again. Tied examples sh
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from ..errors import literal
+
+log = logging.getLogger(__name__)
 
 BINS = 15
 """Bins of the calibration errors."""
@@ -95,10 +100,7 @@ def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
 
 
 def auroc_difference(one: Ranked, other: Ranked) -> tuple[float, float]:
-    """One score's AUROC minus another's on the same examples, and its standard error (DeLong et al. 1988).
-
-    With fewer than two examples of either side the error is infinite.
-    """
+    """AUROC of one score minus another's, and its standard error (DeLong et al. 1988), infinite for n < 2."""
     (negative, positive), (other_negative, other_positive) = one, other
     difference = auroc(*one) - auroc(*other)
     if min(len(negative), len(positive)) < 2:
@@ -121,10 +123,7 @@ def fpr95(negative: np.ndarray, positive: np.ndarray) -> float:
 
 
 class ClassMetrics:
-    """Accuracy, NLL, Brier score and ECE of resamples.
-
-    ``units`` [N] are what is drawn, ``size`` of them, as texts are of words; without them each example is its own.
-    """
+    """Accuracy, NLL, Brier score and ECE of resamples; ``units`` [N], such as the texts of words, are drawn whole."""
 
     def __init__(
         self, probabilities: np.ndarray, labels: np.ndarray, units: np.ndarray | None = None, size: int = 0
@@ -147,10 +146,9 @@ class ClassMetrics:
 
 
 class SelectiveMetrics:
-    """Metrics that depend on the order of confidence: adaptive ECE, AURC, AUGRC and the risk at each coverage.
+    """Metrics that depend on the order of confidence, and the risk at each coverage.
 
-    Adaptive ECE has bins of (nearly) equally many examples (Nguyen & O'Connor 2015). AURC is the mean risk over all
-    coverages (Geifman & El-Yaniv 2017), AUGRC the mean share of inputs answered wrongly (Traub et al. 2024).
+    Adaptive ECE (Nguyen & O'Connor 2015), AURC (Geifman & El-Yaniv 2017) and AUGRC (Traub et al. 2024).
     """
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray) -> None:
@@ -224,11 +222,7 @@ class Detector:
 
 
 class ScoreDetection:
-    """Detection metrics of every score, for wrong answers and for out-of-distribution inputs, in resamples.
-
-    Scores are [N] and [K] by name, without OOD examples none of the latter; ``wrong`` [N] is ``None`` where an answer
-    is not right or wrong. Units as for :class:`ClassMetrics`.
-    """
+    """Detection of wrong answers [N] and of OOD inputs by every score, in resamples; units as in ClassMetrics."""
 
     def __init__(
         self,
@@ -280,3 +274,50 @@ def _sums(terms: np.ndarray, ends: np.ndarray | None = None) -> np.ndarray:
 def _between(places: np.ndarray, answers: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """Running sums after a number of answers, [R, P]; ties share evenly."""
     return np.stack([np.interp(places, *row) for row in zip(answers, sums, strict=True)])
+
+
+def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
+    """A note, also logged, where the labels fit the predictions only in another order of the classes.
+
+    The order is fitted on every second example and judged on the others.
+    """
+    predicted = probabilities.argmax(axis=1)
+    order = _fitted_order(predicted[::2], labels[::2], len(names))
+    predicted, labels = predicted[1::2], labels[1::2]
+    if not len(labels):
+        return []
+    plain, chance, _ = _agreement(predicted, labels, len(names))
+    other, _, improbable = _agreement(order[predicted], labels, len(names))
+    if improbable >= 1e-6 or not (plain < chance or 2 * plain <= other):
+        return []
+    first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
+    note = (
+        f"the labels of {data} seem to be in another order than the classes of the model: accuracy is {plain:.1%}, and "
+        f"{other:.1%} with classes exchanged, such as {literal(names[order[first]])} for {literal(names[first])}; give "
+        "labels as class names, not as indices, or correct id2label in the checkpoint's config.json and fuse it again"
+    )
+    log.warning("%s", note)
+    return [note]
+
+
+def _fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Label for each predicted class, [C], each label once; most frequent pairs first, −1 for none."""
+    pairs, counts = np.unique(predicted * classes + labels, return_counts=True)
+    order, taken = np.full(classes, -1), np.zeros(classes, bool)
+    for pair in pairs[np.argsort(-counts, kind="stable")]:
+        index, label = divmod(int(pair), classes)
+        if order[index] < 0 and not taken[label]:
+            order[index], taken[label] = label, True
+    return order
+
+
+def _agreement(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float, float]:
+    """Accuracy of predictions (−1: none), chance accuracy, and a Chernoff bound on the p-value of the accuracy."""
+    frequencies = [np.bincount(array[array >= 0], minlength=classes) / len(labels) for array in (predicted, labels)]
+    share, chance = float((predicted == labels).mean()), float(frequencies[0] @ frequencies[1])
+    if share <= chance or chance == 0:
+        return share, chance, 1.0
+    divergence = share * np.log(share / chance)
+    if share < 1:
+        divergence += (1 - share) * np.log((1 - share) / (1 - chance))
+    return share, chance, float(np.exp(-len(labels) * divergence))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -46,7 +47,6 @@ TOLERANCES = {
     "bf16": Tolerances(3e-2, 8e-2, 3e-2, 0.5, 2.0, label_flips=0, disagreement_changes=0.03, spearman=0.99),
     "int8": Tolerances(1e-1, 3e-1, 6e-2, 1.5, 6.0, label_flips=0, disagreement_changes=0.05, spearman=0.99),
 }
-"""Explicit tolerances per precision; the README reports what was measured on a real checkpoint."""
 
 RANKED = "Spearman "
 """Prefix of the gates on rank correlations, whose limit is a minimum."""
@@ -91,6 +91,55 @@ def judged(
     return agreement, gates
 
 
+def judged_classes(
+    reference: Outputs,
+    tested: Outputs,
+    tolerances: Tolerances,
+    flipped: np.ndarray,
+    tied: np.ndarray,
+    labels: int | None = None,
+    floored: Iterable[str] = (),
+) -> tuple[Agreement, list[Gate]]:
+    """Agreement and gates of classes, or of independent ``labels``, whose entropies and energy are judged per label.
+
+    ``flipped`` and ``tied``, [N] or [N, C] bool, mark the decisions that differ, and those near their threshold.
+    """
+    prefix, per = ("predictive", "") if labels is None else ("label", " ÷ labels")
+    information = "mutual_information" if labels is None else "label_mutual_information"
+    energy, count = largest(reference, tested, "energy"), labels or 1
+    own = {"mutual_information": tolerances.mutual_information, "disagreement": 0.0, "energy": tolerances.energy}
+    ranked = {name: count * own.get(name, tolerances.entropy) for name in (*SCORES, "energy")}
+    agreement: Agreement = {
+        "inputs": len(flipped),
+        **({} if labels is None else {"labels": labels}),
+        "label_flips": int(flipped.sum()),
+        "near_ties": int((flipped & tied).sum()),
+        "max_probability_difference": largest(reference, tested, "probabilities"),
+        "max_entropy_difference": largest(reference, tested, f"{prefix}_entropy"),
+        "max_mutual_information_difference": largest(reference, tested, information),
+        "max_energy_difference": None if energy is None else energy / count,
+        "max_distance_difference": distance_difference(reference, tested),
+    }
+    if labels is None:
+        differences = np.abs(reference["disagreement"] - tested["disagreement"])
+        agreement["disagreement_changes"] = int((differences > 1e-6).sum())
+    agreement["spearman"] = correlations(reference, tested, {**ranked, "distance": tolerances.distance}, floored)
+    changes = math.ceil(tolerances.disagreement_changes * len(flipped))
+    limits = {
+        "label flips": (agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
+        "max |Δ probability|": (agreement["max_probability_difference"], tolerances.probability),
+        f"max |Δ {prefix} entropy|": (agreement["max_entropy_difference"], tolerances.entropy),
+        f"max |Δ {information.replace('_', ' ')}|": (
+            agreement["max_mutual_information_difference"],
+            tolerances.mutual_information,
+        ),
+        f"max |Δ energy|{per}": (agreement["max_energy_difference"], tolerances.energy),
+        "max |Δ distance|": (agreement["max_distance_difference"], tolerances.distance),
+        "disagreement changes": (agreement.get("disagreement_changes"), changes),
+    }
+    return judged(agreement, [(name, *values) for name, values in limits.items()], tolerances)
+
+
 def largest(reference: Outputs, tested: Outputs, name: str) -> float | None:
     """Largest absolute difference of an output; ``None`` where either side lacks it."""
     if name not in reference or name not in tested:
@@ -99,11 +148,7 @@ def largest(reference: Outputs, tested: Outputs, name: str) -> float | None:
 
 
 def distance_difference(reference: Outputs, tested: Outputs) -> float | None:
-    """Largest |Δ distance| ÷ max(1, |distance|); ``None`` where either side lacks it.
-
-    Within the validation data distances are near 1 at most; far from all data they grow with the square of how far, and
-    rounding with them.
-    """
+    """Largest |Δ distance| ÷ max(1, |distance|), as rounding grows with it; ``None`` where either side lacks it."""
     if "distance" not in reference or "distance" not in tested:
         return None
     wanted = reference["distance"].astype(np.float64)

@@ -14,10 +14,7 @@ def label_pairs(logits: np.ndarray) -> np.ndarray:
 
 
 def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
-    """What the label head computes from member logits [N, M, C] and temperatures [C] or [1], in float64.
-
-    ``probabilities`` [N, C], and the entropies, ``mutual_information`` and ``energy`` [N], float32.
-    """
+    """Float32 outputs of the label head from member logits [N, M, C] and temperatures [C] or [1]."""
     parts = [_summarised(member_logits[part].astype(np.float64), temperatures) for part in blocks(member_logits)]
     return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
 
@@ -83,10 +80,9 @@ def label_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each.
+    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each; F1 is NaN without any.
 
-    F1 is 2·TP / (2·TP + FP + FN): of all labels together, or the mean over the labels that an example has. It is not a
-    number where no label is assigned or applies at all, or where no example has any.
+    Macro F1 is the mean over the labels that an example has.
     """
     drawn = counts.astype(np.float64)
     hits, given, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]

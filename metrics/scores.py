@@ -1,8 +1,7 @@
-"""Figures of a model that gives a score: how far from the labels, and how much its variance says of that.
+"""Metrics of regression and ranking, and the scale that makes members' variance the variance of errors.
 
-The members' variance v is on no scale of its own: members of one checkpoint differ little. It becomes the variance of
-an error through two numbers, σ² = a · (v + ε), which make the labels most likely under normal errors (the regression
-counterpart of one temperature): ε is the share that does not depend on the input, a the scale.
+The members' variance v becomes the variance of an error through σ² = a · (v + ε), which makes the labels most likely
+under normal errors, as a temperature does for classes: ε does not depend on the input, a is the scale.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
     """The scale under which errors are most likely, normal with mean 0.
 
     For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie. One
-    example is added, of which the members agree entirely and are wrong by the mean error²: where no example says how
-    wrong they may be together, ε does not shrink to nothing. Errors are label − score, [N], and variances [N].
+    added example, with the mean error² and no variance, keeps ε from shrinking to nothing.
     """
     squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
     mean = float(spread.mean())
@@ -105,10 +103,7 @@ DEPTH = 10
 
 
 def groups_of(queries: Sequence[Hashable], relevance: np.ndarray) -> list[np.ndarray]:
-    """Places of each query's documents, of relevance [N] ≥ 0, in the order in which queries first occur.
-
-    Queries with one document, or with none that is relevant, have no order to judge and are left out.
-    """
+    """Places of each query's documents, except of queries with one document or without a relevant one."""
     places: dict[Hashable, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query, []).append(place)

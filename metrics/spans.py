@@ -1,10 +1,8 @@
 """Spans of tags, and how many of them are right: precision, recall and F1 as seqeval gives them.
 
 Tags are ``B-TYPE``, ``I-TYPE``, ``E-TYPE``, ``S-TYPE`` and ``O`` (IOB1, IOB2, IOE, IOBES), read leniently, as conlleval
-and seqeval's default mode do: what no scheme allows, such as an ``I-`` behind an ``O``, begins a span all the same. The
-letters of BILOU and BMES are read as those that mean the same: ``L-`` as ``E-``, ``U-`` as ``S-`` and ``M-`` as ``I-``
-(seqeval's default mode knows them not, and loses a span where two of a type are neighbours). Of names without such a
-prefix equal neighbours are one span.
+and seqeval's default mode do: an ``I-`` behind an ``O`` begins a span, too. The letters of BILOU and BMES are read as
+their synonyms ``E-``, ``S-`` and ``I-``. Equal neighbours without such a prefix are one span.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ import numpy as np
 OUTSIDE = "O"
 
 PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
-"""Letters of all schemes, each with that of IOBES which means the same."""
+"""Letters of all schemes, and their synonyms in IOBES."""
 
 ALONE = ("B", "I", "E", "S")
-"""Those that also stand alone, without a type; others may be names: M is one of measure words, say."""
+"""Prefixes that may come without a type; others may be names, as M for measure words."""
 
 Entity = tuple[str, int, int]
 """Type of a span, its first and its last word."""
@@ -61,10 +59,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def span_counts(known: Sequence[Span], predicted: Sequence[Span], types: Sequence[str], texts: int) -> np.ndarray:
-    """Spans of each text that are right, predicted, and known, of each type, [N, 3, K] int64.
-
-    A span is right where type and both ends are.
-    """
+    """Spans of each text that are right (type and both ends), predicted, and known, of each type, [N, 3, K] int64."""
     place = {name: index for index, name in enumerate(types)}
     counts = np.zeros((texts, 3, len(types)), np.int64)
     for row, spans in enumerate((set(known) & set(predicted), predicted, known)):
@@ -74,10 +69,9 @@ def span_counts(known: Sequence[Span], predicted: Sequence[Span], types: Sequenc
 
 
 def span_metrics(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Precision, recall and F1 over all spans (micro), and the mean F1 of the types that occur (macro), [R] each.
+    """Micro precision, recall and F1, and macro F1 of the types that occur, [R] each, from summed counts [R, 3, K].
 
-    A metric of no spans is 0, as in seqeval with ``zero_division=0``. Counts [R, 3, K] are those of
-    :func:`span_counts`, summed over texts.
+    A metric of no spans is 0, as in seqeval with ``zero_division=0``.
     """
     right, predicted, known = (counts[:, row].astype(np.float64) for row in range(3))  # [R, K]
     each = _ratio(2 * right, predicted + known)
@@ -117,10 +111,8 @@ def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
 
 def span_scores(spans: Sequence[Span], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least."""
-    return {
-        name: np.array(
-            [(np.min if name == "confidence" else np.max)(values[span.first : span.last + 1]) for span in spans],
-            values.dtype,
-        )
-        for name, values in scores.items()
-    }
+    found = {}
+    for name, values in scores.items():
+        worst = np.min if name == "confidence" else np.max
+        found[name] = np.array([worst(values[span.first : span.last + 1]) for span in spans], values.dtype)
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -40,9 +39,18 @@ def interleave(
 
     What disturbs the machine for a while so meets all cases alike. Each round starts with the next case.
     """
-    timed = timed or partial(_by, clock)
+
+    def by_clock(run: Run) -> float:
+        start = clock()
+        run()
+        return clock() - start
+
+    timed = timed or by_clock
     for run in runs:
-        _warm_up(run, rules.warm_up, clock)
+        start = clock()
+        run()
+        while clock() - start < rules.warm_up:
+            run()
     spent = [0.0] * len(runs)
 
     def turns() -> Iterator[int]:
@@ -60,19 +68,6 @@ def interleave(
             spent[case] += taken[case]
         rounds.append(taken)
     return np.array(rounds)
-
-
-def _by(clock: Clock, run: Run) -> float:
-    start = clock()
-    run()
-    return clock() - start
-
-
-def _warm_up(run: Run, seconds: float, clock: Clock) -> None:
-    start = clock()
-    run()
-    while clock() - start < seconds:
-        run()
 
 
 @dataclass(frozen=True)
@@ -103,10 +98,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a case ÷ that of a baseline: ratio of the medians, and percentiles of the ratios of single rounds.
-
-    In a round both ran within moments of each other, so that their spread leaves speed changes out that hit both.
-    """
+    """Time of a case ÷ that of a baseline: ratio of the medians, and percentiles of the ratios of single rounds."""
 
     median: float
     p5: float

@@ -10,14 +10,9 @@ import numpy as np
 
 
 def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
-    """The fields of a ``Prediction`` that thresholds may stand on, from member logits [N, M, C]; float32.
-
-    ``probabilities`` [N, C], ``confidence``, the entropies, ``mutual_information`` and ``energy`` [N].
-    """
-    parts = [_summarised(member_logits[part].astype(np.float64) / temperature) for part in blocks(member_logits)]
-    found = {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
-    energies = [energy(member_logits[part]) for part in blocks(member_logits)]
-    return {**found, "energy": np.concatenate(energies).astype(np.float32)}
+    """Float32 fields of a ``Prediction`` from member logits [N, M, C]: ``probabilities`` [N, C], and scores [N]."""
+    parts = [_summarised(member_logits[part].astype(np.float64), temperature) for part in blocks(member_logits)]
+    return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
 
 
 def uncertainty(scores: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -49,7 +44,8 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))).sum(axis=-1)
 
 
-def _summarised(logits: np.ndarray) -> dict[str, np.ndarray]:
+def _summarised(unscaled: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
+    logits = unscaled / temperature
     members = np.exp(logits - logits.max(axis=-1, keepdims=True))
     members /= members.sum(axis=-1, keepdims=True)  # [n, M, C]
     mean = members.mean(axis=1)  # [n, C]
@@ -62,6 +58,7 @@ def _summarised(logits: np.ndarray) -> dict[str, np.ndarray]:
         "predictive_entropy": total,
         "expected_entropy": expected,
         "mutual_information": total - expected,
+        "energy": energy(unscaled),
     }
 
 
@@ -76,7 +73,6 @@ def blocks(member_logits: np.ndarray) -> list[slice]:
 
 
 Method = Literal["lac", "aps"]
-"""How prediction sets are made: the smallest ones, or adaptive ones."""
 
 METHODS: tuple[str, ...] = get_args(Method)
 
@@ -133,7 +129,7 @@ LIKELIEST = 100
 
 
 def logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
-    """Scores by name, [N] float64 each; higher means less like the training data. No temperature is applied.
+    """Scores of logits [N, C] by name, [N] float64 each; higher means less like the training data.
 
     With p = softmax(z):
 
@@ -143,9 +139,6 @@ def logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
     - ``energy``: −log Σ_c exp z_c, nats (Liu et al. 2020);
     - ``gen``: Σ (p_c (1 − p_c))^γ over the likeliest classes, the generalised entropy of Liu et al. (2023), with
       γ = :data:`GAMMA` and at most :data:`LIKELIEST` classes.
-
-    Args:
-        logits: z, [N, C].
     """
     parts = [_scores(logits[part].astype(np.float64)) for part in blocks(logits)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

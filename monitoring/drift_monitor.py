@@ -19,13 +19,12 @@ SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
 """Shares of the probability of a false alarm: rates watched without end, rates of a whole log, and histograms."""
 
 KEPT = 1000
-"""Windows that are remembered."""
+"""Largest number of windows in memory."""
 
 NAMES = {"abstain": "abstention rate", "out_of_distribution": "out-of-distribution rate"}
-"""Rates in words."""
 
 LABELS = "labels"
-"""Stands for the labels among the names of scores."""
+"""The labels among the names of scores."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Alarm:
         kind: ``"rate"``, ``"score"`` or ``"labels"``.
         since: inputs before the change; of a histogram, before the window that shows it.
         seen: inputs that were looked at when it was found.
-        before, after: the rate, or the share of the bin that gained most; of labels the share of the first in ``bins``.
-        bins: what gained most: the bin's bounds, or labels.
+        before, after: the rate, or the share of the bin or label that gained most.
+        bins: bounds of the bin that gained most, or labels.
     """
 
     kind: str
@@ -84,11 +83,7 @@ class Counts:
 class Watch:
     """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
 
-    Attributes:
-        rates: the test of each rate.
-        total, current: histograms of all inputs, and of those since the last whole window.
-        windows: the last :data:`KEPT` of them.
-        failed: inputs that could not be used; they are not counted otherwise.
+    ``total`` and ``current`` are histograms of all inputs, and of those since the last of the ``windows``.
     """
 
     def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
@@ -108,7 +103,7 @@ class Watch:
         self._whole = 0  # windows so far
 
     def add(self, seen: Observed) -> list[Alarm]:
-        """Take further predictions, and give the alarms that they raise; a window ends once it is long enough."""
+        """Count further predictions, and return the alarms that they raise; a window ends once it is long enough."""
         self.failed += seen.failed
         raised = []
         for name, test in self.rates.items():
@@ -128,7 +123,7 @@ class Watch:
         return raised
 
     def close_window(self) -> list[Alarm]:
-        """End the current window before it is full, and give the alarms that it raises."""
+        """End the current window early, and return the alarms that it raises."""
         counts, self.current = self.current, Counts()
         if not counts.inputs:
             return []
@@ -137,19 +132,14 @@ class Watch:
         shares = {name: counts.decided[name] / counts.inputs for name in self.rates if name in counts.decided}
         self.windows.append(Window(first, counts.inputs, shares, psi, p_values))
         level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / (self._whole * (self._whole + 1))
-        told = {(alarm.kind, alarm.name) for alarm in self.alarms}
+        raised_before = {(alarm.kind, alarm.name) for alarm in self.alarms}
         raised = []
         for name in psi:
-            kind = self.kind(name)
-            if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in told:
+            kind = "labels" if name == LABELS else "score"
+            if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in raised_before:
                 raised.append(self._alarm(kind, name, psi[name], counts, first))
         self.alarms += raised
         return raised
-
-    @staticmethod
-    def kind(name: str) -> str:
-        """``"labels"`` or ``"score"``."""
-        return "labels" if name == LABELS else "score"
 
     def distances(self, counts: Counts) -> tuple[dict[str, float], dict[str, float]]:
         """Stability index and p-value of each histogram, by name."""

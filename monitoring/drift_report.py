@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -11,12 +12,13 @@ from typing import Any
 from ..bundle.calibration import Calibration
 from ..bundle.store import Bundle, resolve
 from ..bundle.traffic_reference import RATES, TrafficReference
-from ..errors import InputError, listing
+from ..errors import InputError, cut, listing
+from ..metrics.spans import split_tag
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows
+from ..tasks import TASKS, TaskName
 from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
 from .drift_statistics import rate_p_value
-from .prediction_log import Own, rows_given, rows_of_file
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,10 @@ def drift(
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
     own = Own.of(bundle)
-    rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
+    if isinstance(log, str | Path):
+        rows, source = rows_of_file(log, own), str(log)
+    else:
+        rows, source = _checked(((row, f"row {at}") for at, row in enumerate(log, start=1)), own), "the log"
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
     for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
@@ -100,7 +105,6 @@ def drift(
             names = _names(given, reference, where)
         watch.add(observed_rows(given, decided if names is None else names, where))  # until then texts without a span
     if not watch.total.inputs:
-        source = str(log) if isinstance(log, str | Path) else "the log"
         raise InputError(f"{source} holds no predictions; expected rows as `hydrant predict --output` writes them")
     if watch.current.inputs >= window / 2 or not watch.windows:
         watch.close_window()
@@ -123,10 +127,68 @@ def reference_of(bundle: Bundle) -> TrafficReference:
     """The reference that calibration stored in a bundle."""
     reference = Calibration.of(bundle).reference
     if reference is None:
-        raise InputError(
-            f"bundle {bundle.path} does not say what its calibration examples look like; calibrate it again"
-        )
+        raise InputError(f"bundle {bundle.path} has no record of its calibration examples; calibrate it again")
     return reference
+
+
+@dataclass(frozen=True)
+class Own:
+    """Task and labels of a bundle's own predictions; for token classification, types of spans."""
+
+    task: TaskName
+    labels: frozenset[str]
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Own:
+        """Task and labels of a bundle."""
+        task, labels = bundle.any_architecture().task, bundle.labels
+        return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
+
+    def check(self, row: Any, where: str) -> None:
+        """Refuse a row that is not one of all predictions of this bundle."""
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where} is {cut(row)}; expected a JSON object from `hydrant predict --output`")
+        if "why" in row:  # recorded by a server for being abstained from or flagged
+            raise InputError(f"{where} is an abstained or flagged input alone; give a log of all predictions")
+        if row.get("error") is not None:
+            return
+        own, given = TASKS[self.task], [task for task in TASKS.values() if row.get(task.answer) is not None]
+        if given and own not in given:
+            raise InputError(f"{where} has {given[0].answer}; give a log of this bundle, which gives {own.gives}")
+        answer = row.get(own.answer)
+        if answer is None or self.task == "score":
+            return
+        answer = [{"label": answer}] if self.task == "classification" else answer
+        if not isinstance(answer, list) or not all(isinstance(each, Mapping) for each in answer):
+            raise InputError(f"{where} has {own.answer} {cut(answer)}; expected a list of JSON objects with a label")
+        for label in (each["label"] for each in answer if "label" in each):
+            if not isinstance(label, str) or label not in self.labels:
+                expected = f"give a log of this bundle, which gives {listing(sorted(self.labels))}"
+                raise InputError(f"{where} has the label {cut(label)}; {expected}")
+
+
+def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Rows of a file of JSON lines, each with its place in words; empty lines are skipped."""
+    try:
+        with Path(path).open("rb") as file:
+            yield from _checked(_lines(file, path), own)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _lines(file: Iterable[bytes], path: str | Path) -> Iterator[tuple[Any, str]]:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            try:
+                yield json.loads(line), f"line {number} of {path}"
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"line {number} of {path} is not JSON ({error}); expected JSON lines") from error
+
+
+def _checked(rows: Iterable[tuple[Any, str]], own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
+    for row, where in rows:
+        own.check(row, where)
+        yield row, where
 
 
 def _rate(watch: Watch, name: str) -> dict[str, Any]:
@@ -167,10 +229,8 @@ def _histogram(watch: Watch, name: str) -> dict[str, Any]:
 def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where: Iterable[str]) -> list[str] | None:
     """Decisions and scores that a log gives, by its first row with any, among those of the reference."""
     for row, place in zip(rows, where, strict=True):
-        if row.get("error") is not None:
-            continue
         each = (row["spans"] or [None])[0] if isinstance(row.get("spans"), list) else row
-        if each is None:
+        if row.get("error") is not None or each is None:
             continue
         wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
         names = [name for name in wanted if each.get(name) is not None]

@@ -41,10 +41,7 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a rate: inputs before it (the likeliest moment), inputs seen and decisions since, the rate before it.
-
-    ``evidence``: how many times likelier the stream is with a change than without, at least.
-    """
+    """A change of a rate after ``since`` of the inputs seen: decisions since, the rate before, and the evidence."""
 
     since: int
     seen: int
@@ -59,13 +56,7 @@ class Change:
 
 
 class RateTest:
-    """Watches a stream of decisions for a change of their rate; it may be asked after every one.
-
-    Attributes:
-        limit: evidence from which on there is a change, 1 ÷ level.
-        count, n: decisions so far, and inputs.
-        change: the first that was found, after which nothing is tested any more.
-    """
+    """Watches a stream of decisions for the first ``change`` of their rate: evidence of ``limit``, 1 ÷ level."""
 
     def __init__(self, count: int, n: int, level: float) -> None:
         self._urn = np.array([count + 1, max(n - count, 1)], np.float64)  # decided, not
@@ -165,8 +156,7 @@ def moved_most(known: np.ndarray, found: np.ndarray) -> int:
 
 
 def _smoothed(counts: np.ndarray) -> np.ndarray:
-    added = np.asarray(counts, np.float64) + SMOOTHING
-    shares: np.ndarray = added / added.sum()
+    shares: np.ndarray = (counts + SMOOTHING) / (counts + SMOOTHING).sum()
     return shares
 
 

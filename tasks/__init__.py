@@ -1,4 +1,4 @@
-"""What a model answers: one file for each task, and a table of them."""
+"""Tasks: one file each, and a table of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ TASKS: dict[TaskName, Task] = {
 }
 
 MEMBER_OUTPUTS = frozenset(task.member_output for task in TASKS.values())
-"""What the members of any task say each for themselves."""
 
 
 def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
-    """The task of a graph by what it gives; ``tokens`` where its probabilities have an axis of tokens."""
+    """The task of a graph by its outputs; ``tokens`` where its probabilities have an axis of tokens."""
     if tokens:
         return TOKEN_CLASSIFICATION
     return next((task for task in (REGRESSION, MULTI_LABEL) if set(task.outputs) <= set(outputs)), CLASSIFICATION)

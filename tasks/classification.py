@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ..metrics.class_metrics import ClassMetrics, Draws, SelectiveMetrics
-from ..metrics.gates import (
-    SCORES,
-    Agreement,
-    Gate,
-    Outputs,
-    Tolerances,
-    correlations,
-    distance_difference,
-    judged,
-    largest,
-)
-from ..metrics.label_order import order_notes
+from ..metrics.class_metrics import ClassMetrics, Draws, SelectiveMetrics, order_notes
+from ..metrics.gates import SCORES, Agreement, Gate, Outputs, Tolerances, judged_classes
 from ..metrics.uncertainty import logit_scores
 from .task import Column, Task, TaskMetrics, share
 
@@ -67,40 +54,13 @@ def compare_classes(
 ) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``probabilities`` [N, C] and the scores [N].
 
-    Of tokens, most of which are certain, scores below their tolerance count as equal.
+    Most tokens are certain: their scores below the tolerance count as equal.
     """
     p, q = reference["probabilities"], tested["probabilities"]
-    flipped = p.argmax(axis=1) != q.argmax(axis=1)
     best = np.sort(p, axis=1)[:, -2:]
     tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
-    own = {"mutual_information": tolerances.mutual_information, "disagreement": 0.0, "energy": tolerances.energy}
-    ranked = {name: own.get(name, tolerances.entropy) for name in (*SCORES, "energy")}
-    agreement: Agreement = {
-        "inputs": len(p),
-        "label_flips": int(flipped.sum()),
-        "near_ties": int((flipped & tied).sum()),
-        "max_probability_difference": largest(reference, tested, "probabilities"),
-        "max_entropy_difference": largest(reference, tested, "predictive_entropy"),
-        "max_mutual_information_difference": largest(reference, tested, "mutual_information"),
-        "max_energy_difference": largest(reference, tested, "energy"),
-        "max_distance_difference": distance_difference(reference, tested),
-        "disagreement_changes": int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
-        "spearman": correlations(
-            reference, tested, {**ranked, "distance": tolerances.distance}, floored=SCORES if tokens else ()
-        ),
-    }
-    information = agreement["max_mutual_information_difference"]
-    changes = math.ceil(tolerances.disagreement_changes * len(p))
-    limits = [
-        ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
-        ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
-        ("max |Δ predictive entropy|", agreement["max_entropy_difference"], tolerances.entropy),
-        ("max |Δ mutual information|", information, tolerances.mutual_information),
-        ("max |Δ energy|", agreement["max_energy_difference"], tolerances.energy),
-        ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
-        ("disagreement changes", agreement["disagreement_changes"], changes),
-    ]
-    return judged(agreement, limits, tolerances)
+    flipped = p.argmax(axis=1) != q.argmax(axis=1)
+    return judged_classes(reference, tested, tolerances, flipped, tied, floored=SCORES if tokens else ())
 
 
 CLASSIFICATION = Task(

@@ -1,8 +1,4 @@
-"""Multi-label classification: any of C labels apply.
-
-Backends' entropy and mutual information are compared label by label, where the tolerances of one decision hold; their
-sums over the labels of an input by how they rank the inputs. Energy is a sum as well, and compared per label.
-"""
+"""Multi-label classification: any of C labels apply."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics.class_metrics import Detector, Draws, calibration_gaps
-from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest
+from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, judged_classes
 from ..metrics.labels import joint_losses, label_errors, label_f1, label_logit_scores
 from .task import Column, Task, TaskMetrics, share
 
@@ -56,7 +52,7 @@ class LabelMetrics(TaskMetrics):
         return {"mutual_information": float(self.prediction.mutual_information.mean())}
 
     def label_rows(self) -> tuple[dict[str, Any], ...]:
-        """What is known of each label: how many examples have it, its threshold, F1, average precision and ECE."""
+        """Examples, threshold, F1, average precision and ECE of each label."""
         decisions, one = self.calibration.labels, np.ones((1, len(self.labels)), np.int32)
         errors = label_errors(self._probabilities, self.labels)
         rows = []
@@ -88,32 +84,8 @@ class LabelMetrics(TaskMetrics):
 def compare_labels(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: those of each label [N, C], and their sums [N]."""
     p, q = reference["probabilities"], tested["probabilities"]
-    count, flipped = p.shape[1], (p > 0.5) != (q > 0.5)
-    own = {"mutual_information": tolerances.mutual_information, "energy": tolerances.energy}
-    summed = ("predictive_entropy", "expected_entropy", "mutual_information", "energy")
-    ranked = {name: count * own.get(name, tolerances.entropy) for name in summed}
-    agreement: Agreement = {
-        "inputs": len(p),
-        "labels": count,
-        "label_flips": int(flipped.sum()),
-        "near_ties": int((flipped & (np.abs(p - 0.5) <= tolerances.probability)).sum()),
-        "max_probability_difference": largest(reference, tested, "probabilities"),
-        "max_entropy_difference": largest(reference, tested, "label_entropy"),
-        "max_mutual_information_difference": largest(reference, tested, "label_mutual_information"),
-        "max_energy_difference": (largest(reference, tested, "energy") or 0.0) / count,
-        "max_distance_difference": distance_difference(reference, tested),
-        "spearman": correlations(reference, tested, {**ranked, "distance": tolerances.distance}),
-    }
-    information = agreement["max_mutual_information_difference"]
-    limits = [
-        ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
-        ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
-        ("max |Δ label entropy|", agreement["max_entropy_difference"], tolerances.entropy),
-        ("max |Δ label mutual information|", information, tolerances.mutual_information),
-        ("max |Δ energy| ÷ labels", agreement["max_energy_difference"], tolerances.energy),
-        ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
-    ]
-    return judged(agreement, limits, tolerances)
+    tied = np.abs(p - 0.5) <= tolerances.probability
+    return judged_classes(reference, tested, tolerances, (p > 0.5) != (q > 0.5), tied, labels=p.shape[1])
 
 
 MULTI_LABEL = Task(

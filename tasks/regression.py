@@ -1,7 +1,6 @@
 """Regression and relevance: one number, with a variance between the members.
 
-A score has the unit of its labels, so backends' differences are shares of the largest reference score, or of 1 where
-that is smaller (a sigmoid's scores, or small logits). The variance is compared by its root, which has the same unit.
+Backends' differences of scores, and of the root of the variance, are shares of the largest reference score, at least 1.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ Loss = Literal["cross-entropy", "squared error"]
 
 
 def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Loss:
-    """The loss that labels [N] ask for: cross-entropy where all are 0 or 1, and say what is relevant."""
+    """The loss for labels [N]: cross-entropy where all are 0 or 1 (relevance)."""
     if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
         far = labels[(labels < 0) | (labels > 1)][0]
         raise InputError(
-            f"data {source} have the label {far:g}, but this model's scores go through a sigmoid and lie between 0 and "
-            "1; give labels on that scale"
+            f"data {source} have the label {far:g}, but this model's scores lie between 0 and 1; rescale it"
         )
     return "cross-entropy" if is_binary(labels) else "squared error"
 
 
 def query_groups(examples: Examples) -> list[np.ndarray]:
-    """Places of each query's documents: rankings are pairs of texts, the query first, with labels of 0 or more."""
+    """Places of each query's documents, where inputs are pairs of texts with the query first, and labels ≥ 0."""
     inputs, labels = examples.inputs, examples.labels
     if labels is None or not len(inputs) or not all(map(is_pair, inputs)) or (labels < 0).any():
         return []
@@ -111,7 +109,8 @@ class RegressionMetrics(TaskMetrics):
 def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``score`` and ``score_variance`` [N]."""
     scale = max(1.0, float(np.abs(reference["score"]).max()))
-    mine, its = ({**side, "score_variance": _deviation(side)} for side in (reference, tested))
+    sides = reference, tested
+    mine, its = ({**side, "score_variance": np.sqrt(side["score_variance"].astype(np.float64))} for side in sides)
     limit = tolerances.probability
     score, deviation = ((largest(mine, its, name) or 0.0) / scale for name in ("score", "score_variance"))
     ranked = {"score": limit * scale, "score_variance": limit * scale, "distance": tolerances.distance}
@@ -129,11 +128,6 @@ def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) 
         ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
     ]
     return judged(agreement, limits, tolerances)
-
-
-def _deviation(outputs: Outputs) -> np.ndarray:
-    found: np.ndarray = np.sqrt(np.asarray(outputs["score_variance"], np.float64))
-    return found
 
 
 REGRESSION = Task(

@@ -1,7 +1,6 @@
-"""What defines a task, and the metrics that all tasks share.
+"""The definition of a task, and the metrics that all tasks share.
 
-A task stands in a bundle's ``config.json`` (``bundle.architecture``) and in every graph (``hydrant.task``); a bundle of
-hydrant 0.1 names none and is a classifier.
+A bundle's ``config.json`` and every graph (``hydrant.task``) name it; a bundle of hydrant 0.1, a classifier, does not.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ..data.examples import Examples
 
 TaskName = Literal["classification", "score", "tokens", "multi_label"]
-"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token; or
-any of C labels."""
 
 ScoreActivation = Literal["identity", "sigmoid"]
 """From the one logit to the score: nothing, or 1 / (1 + exp(−z))."""
@@ -61,7 +58,7 @@ class TaskMetrics:
     """Metrics of one model, for its labelled and out-of-distribution examples or resamples of them.
 
     ``seen`` and ``ood`` are an ``evaluation.observation.Observation`` each, ``caution`` the λ by which scores are also
-    ranked, and ``wrong`` [N] bool says which answers are; ``None`` where an answer is not right or wrong.
+    ranked; ``wrong`` [N] bool is ``None`` for a regression.
     """
 
     wrong: np.ndarray | None = None
@@ -77,7 +74,7 @@ class TaskMetrics:
         self.detection = self.detector()
 
     def prepare(self) -> None:
-        """What each example contributes."""
+        """Contributions of each example."""
         raise NotImplementedError
 
     def detector(self) -> ScoreDetection:
@@ -97,11 +94,11 @@ class TaskMetrics:
         return {}
 
     def notes(self) -> list[str]:
-        """What to know of the examples, logged too."""
+        """Notes on the examples, also logged."""
         return []
 
     def decisions(self) -> dict[str, float]:
-        """What the calibrated thresholds do on these examples; empty for an uncalibrated model."""
+        """Rates of the calibrated decisions; empty for an uncalibrated model."""
         found: dict[str, float] = {}
         abstains, flagged, ood_abstains, ood_flagged = (
             self.flags(name, ood) for ood in (False, True) for name in ("abstain", "out_of_distribution")
@@ -129,7 +126,7 @@ class TaskMetrics:
         return {} if self.wrong is None else {"risk": float(self.wrong[answered].mean())}
 
     def diversity(self) -> dict[str, float | None]:
-        """How different the members are, averaged over the labelled examples."""
+        """Differences of the members, averaged over the labelled examples."""
         divergence, pairs = self.seen.divergence, self.seen.pair_disagreement
         return {
             "disagreement": float(self.seen.prediction.disagreement.mean()),
@@ -138,7 +135,7 @@ class TaskMetrics:
         }
 
     def label_rows(self) -> tuple[dict[str, Any], ...]:
-        """What is known of each label, for a multi-label model."""
+        """Metrics of each label of a multi-label model."""
         return ()
 
 
@@ -152,7 +149,7 @@ class Task:
         member_output: what the members say each for itself: [B, M, C], [B, M], or [B, M, T, C].
         answer: key of the answer in a row of predictions.
         compare: outputs of the reference and of another backend → their agreement, and each gate.
-        columns: metric → how it is shown; ``heading`` and ``hint`` stand beside them.
+        columns: metric → how it is shown, under ``heading`` and ``hint``.
         compared: metrics whose differences between models are reported, beside all of OOD detection.
         noise: metrics that are reported of corrupted inputs; ``loss`` is the one whose rise is judged.
         logit_scores: post-hoc scores of one model's logits [N, C]; ``lacks`` says which it has not, and why.

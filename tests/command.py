@@ -50,19 +50,7 @@ def run(
     timeout: float,
     program: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command.
-
-    Args:
-        arguments: behind ``hydrant``, or behind the program.
-        environment: its variables, all of them.
-        cwd: its working folder.
-        given: on standard input.
-        timeout: seconds.
-        program: source that is run in the place of ``hydrant``.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer, and was killed.
-    """
+    """Run one command in a folder, or ``program``, source code, in the place of ``hydrant``."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_text(given)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
+from hydrant import Figures, evaluate, export_onnx, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
@@ -21,15 +19,12 @@ from hydrant.evaluation.report import EvaluationReport
 from hydrant.metrics import class_metrics as metrics
 from hydrant.metrics.uncertainty import logit_scores
 from hydrant.models.checkpoint import load_processor
-from PIL import Image
 from support import random_plan
 from test_baseline_scores import distances
-from test_evaluate import Resources, write_texts
+from test_evaluate import write_texts
 
 pytest.importorskip("matplotlib")
 
-OF_LOGITS = ("max_probability", "max_logit", "predictive_entropy", "energy", "gen")
-FITTED = ("knn", "vim", "mahalanobis", "relative_mahalanobis")
 PLAN = random_plan("bert", 3)
 
 
@@ -137,51 +132,6 @@ def virtual(
     return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
 
 
-def test_every_form_of_the_report_tells_baselines_and_their_source(report: EvaluationReport, evaluated: Path) -> None:
-    assert report.html is not None
-    html, text = report.html.read_text(), evaluation_text(report)
-    assert Resources(html).open == []
-    kept = sorted({len(layer) for layer in PLAN.members[0]})
-    for words in (
-        f"Baselines of bundle: the first of its 3 members alone, which keeps {kept[0]} to {kept[-1]} of 4 heads",
-        "Baselines of tiny-bert: the checkpoint itself",
-        "Fitted on 60 examples of train.csv",
-        "kNN: k = 4, features of length 1",
-        "Mahalanobis, relative Mahalanobis: last vector, covariance shrunk (OAS)",
-    ):
-        assert words in text
-        assert words in unescape(html)
-    section = unescape(html).split("<h2>Baselines: what a single model finds out of distribution</h2>")[1]
-    for title, figure in (("AUROC", "auroc"), ("FPR95", "fpr95")):
-        table = text.split(f"single model finds out of distribution {title}")[1].split("\n\n")[0]
-        for score, words in BASELINES.items():
-            (line,) = [line for line in table.splitlines() if line.startswith(f"{words}  ")]
-            for model in report.models:
-                assert model.baselines is not None
-                value = model.baselines.figures[f"{score}.{figure}"].value
-                shown = f"{value:.3f}" if figure == "auroc" else f"{100 * value:.1f} %"
-                assert shown in line
-                assert f">{shown}<" in section.split("</section>")[0]
-    with Image.open(Bundle.open(evaluated).file("reports/evaluation-baselines.png")) as picture:
-        assert min(picture.size) > 300
-    stored = Bundle.open(evaluated).read_json("reports/evaluation.json")
-    assert stored == json.loads(json.dumps(report.to_json()))
-
-
-def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
-    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0, baselines=True))
-    found = report.models[0].baselines
-    assert found is not None
-    assert {name.partition(".")[0] for name in found.figures} == set(OF_LOGITS)
-    assert set(found.left_out) == set(FITTED)
-    assert "Left out: kNN, ViM, Mahalanobis, relative Mahalanobis: needs features" in evaluation_text(report)
-    (note,) = report.notes
-    assert note.startswith("the baselines of bundle are computed from the first of its 3 members alone, which keeps")
-    none = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
-    assert none.models[0].baselines is None
-    assert "Baselines" not in evaluation_text(none)
-
-
 def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
 ) -> None:
@@ -196,22 +146,7 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
         assert set(model.baselines.left_out) == {"vim", "mahalanobis", "relative_mahalanobis"}
         assert "knn.fpr95" in model.baselines.figures
     text = evaluation_text(report)
-    assert "Left out: ViM: the 4 training examples lie in 16 directions and leave none over" in text
+    assert "Left out: ViM: the 4 training examples lie in 16 directions" in text
     assert "Left out: Mahalanobis, relative Mahalanobis: no class has two different examples among the 4" in text
     assert "Baselines of one: its one member" in text
     assert report.notes == [], "the bundle of one member keeps all heads"
-
-
-@pytest.mark.parametrize(
-    ("ood", "fit", "neighbours", "message"),
-    [
-        (False, "train", 4, "--ood"),
-        (True, "train", 61, "neighbours is 61, but {train} holds 60"),
-        (True, "ood", 4, "data {ood} has no label"),
-    ],
-)
-def test_refusals(bundle: Path, data: dict[str, Path], ood: bool, fit: str, neighbours: int, message: str) -> None:
-    figures = Figures(bootstrap=0, baselines=True, fit=data[fit], neighbours=neighbours)
-    with pytest.raises(HydrantError) as caught:
-        evaluate(bundle, data["test"], data["ood"] if ood else None, figures=figures)
-    assert message.format(**data) in str(caught.value)

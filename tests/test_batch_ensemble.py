@@ -24,8 +24,7 @@ from hydrant import (
     tune,
 )
 from hydrant.cli import main as cli
-from hydrant.cli.inspect import inspect_bundle
-from hydrant.cli.inspection_text import inspect_text
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.grouped import GroupedLinear

@@ -22,7 +22,7 @@ from hydrant.fusion.ensemble import whole_model
 from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, run_cli
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type
 
 FULL = tuple(range(HEADS))
 ARCHITECTURES = {family: architecture_of(make_model(family)) for family in FAMILIES}
@@ -65,25 +65,6 @@ def test_every_candidate_fits_the_budget(family: str, members: int, budget: floa
         for keep in candidate.members:
             assert all(kept == FULL for kept in keep[: candidate.fork])
             assert tuple(map(len, keep)) == candidate.counts
-
-
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_largest_uniform_plan_of_each_fork_is_tried(family: str) -> None:
-    scores, sequence = random_scores(3, 1), None if family in ("vit", "deit") else 12
-    architecture = ARCHITECTURES[family]
-    found = find_candidates(architecture, scores, 1.6, forks=range(LAYERS), sequence=sequence)
-    for fork in range(LAYERS):
-        fitting = []
-        for count in range(1, HEADS):
-            order = np.argsort(-scores, axis=2)[:, :, :count]
-            members = tuple(
-                tuple(FULL if layer < fork else tuple(sorted(table[layer].tolist())) for layer in range(LAYERS))
-                for table in order
-            )
-            differ = len({keep[fork] for keep in members}) > 1
-            if differ and ratio_of(family, members, sequence) <= 1.6:
-                fitting.append(members)
-        assert not fitting or fitting[-1] in [candidate.members for candidate in found]
 
 
 @pytest.mark.parametrize(("forks", "least"), [(range(LAYERS), LAYERS - 1), ([1], 1)])
@@ -214,19 +195,6 @@ def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() 
     assert forks[-1] < forks[0]
     with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached"):
         find_candidates(shape, scores, 0.1, forks=range(6), sequence=12, to_tune=True)
-
-
-def test_a_plan_to_be_tuned(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(1.6, to_tune=True), seed=2)
-    facts = plan.provenance["budget"]
-    assert facts["to_tune"]
-    assert len(facts["candidates"]) == 1
-    assert plan.head_counts() == [facts["counts"]] * 3
-    assert set(facts["counts"][facts["fork"] :]) <= {1, 2}, "two of 4 heads at most"
-    command = ("plan", bert_checkpoint, "--data", text_csv, "--to-tune", "--seed", 2, "-o", tmp_path / "plan.json")
-    done = run_cli(*command, "--budget", 1.6)
-    assert "chosen for members that will be tuned" in done.stdout
-    assert HeadPlan.load(tmp_path / "plan.json").members == plan.members
 
 
 # End to end

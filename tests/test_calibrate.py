@@ -197,17 +197,6 @@ def test_refusals_change_nothing(
     assert state(bundle) == before
 
 
-def test_an_older_graph_is_refused_before_the_work(bundle: Path, data: dict[str, Path]) -> None:
-    model = onnx.load(bundle / "model.fp16.onnx")
-    for tensor in model.graph.initializer:
-        if tensor.name == "const.temperature":
-            tensor.name = "something.else"
-    for content, words in ((model.SerializeToString(), "holds no temperature"), (b"nothing", "is not an ONNX file")):
-        Bundle.open(bundle).add({"model.fp16.onnx": content})
-        with pytest.raises(HydrantError, match=rf"model\.fp16\.onnx {words}"):
-            calibrate(bundle, data["val"])
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -224,36 +213,6 @@ def test_malformed_calibrations_are_refused(change: dict[str, Any], words: str, 
     for backend in ("torch", "onnxruntime"):
         with pytest.raises(HydrantError, match=words):
             load(bundle, backend)
-
-
-def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[str, Path]) -> None:
-    calibrate(bundle, data["val"])
-    stale = onnx.load(bundle / "model.fp32.onnx")
-    for tensor in stale.graph.initializer:
-        if tensor.name == "const.temperature":
-            tensor.CopyFrom(numpy_helper.from_array(np.array([3.0], np.float32), tensor.name))
-    Bundle.open(bundle).add({"model.fp32.onnx": stale.SerializeToString()})
-    assert not verify(bundle, "onnxruntime", reading=Reading(examples=30), precision="fp32").passed
-
-
-@pytest.mark.slow
-def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
-    arguments = ("--data", data["val"], "--ood", data["ood"], "--coverage", 0.8, "--score", "confidence")
-    done = run_cli("calibrate", bundle, *arguments, "--conformal", 0.2)
-    assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if "lies at the end of the search" not in line]
-    assert told == [], "random weights may know nothing, which is told; nothing else is"
-    for words in ("temperature ", "abstains      confidence below", "flags as OOD  ", "LAC at α = 0.2", "NLL "):
-        assert words in done.stdout, words
-    first = state(bundle)
-    found = json.loads(run_cli("calibrate", bundle, *arguments, "--conformal", 0.2, "--json").stdout)
-    assert found["thresholds"]["abstain"]["target"] == {"coverage": 0.8}
-    assert state(bundle) == first
-    assert json.loads(run_cli("inspect", bundle, "--json").stdout)["calibration"]["thresholds"] == found["thresholds"]
-    rows = json.loads(run_cli("predict", bundle, "--input", data["test"], "--json").stdout)["predictions"]
-    assert {row["abstain"] for row in rows} == {True, False}
-    assert {type(row["out_of_distribution"]) for row in rows} == {bool}
-    assert all(set(row["prediction_set"]) <= set("abcde") for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -299,19 +258,6 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     assert areas[chosen] == max(areas.values())
     assert report.density.taps == alone[chosen].taps
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
-
-
-def test_few_classes_among_many_keep_the_whole_width(
-    forked: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ranks follow the classes that had examples, not those that the model knows."""
-    monkeypatch.setattr("hydrant.calib.mahalanobis.MIN_CLASSES", 4)
-    for labels, rank in (("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
-        training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
-        report = calibrate(forked, data["val"], fit=training)
-        assert report.density.whitening.shape[2] == rank
-        missing = f"{5 - len(labels)} of the 5 classes have no example among the 60 of {labels}.csv"
-        assert any(note.startswith(missing) for note in report.notes)
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:

@@ -14,14 +14,15 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import Circuit, HeadPlan, plan_heads
+from hydrant import Circuit, HeadPlan, Random, Taylor, plan_heads
 from hydrant.calib.heads import masking
-from hydrant.calib.heads.circuits import Settings, find_circuits
+from hydrant.calib.heads.circuits import SCORES, Settings, find_circuits
 from hydrant.calib.heads.methods import Objective
 from hydrant.calib.heads.objectives import Statistics, evaluate
-from hydrant.calib.heads.search_state import SCORES
+from hydrant.calib.heads.plan_search import looser
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
+from hydrant.data.synthetic_ood import synthetic_ood
 from hydrant.errors import InputError
 from hydrant.metrics import class_metrics as metrics
 from hypothesis import given, settings
@@ -197,16 +198,6 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
 # Members
 
 
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_circuits_differ_and_seeds_decide(diversity: str) -> None:
-    first, again, other = (
-        search("bert", [[2, 2, 2]] * 3, diversity=diversity, noise=2.0, seed=seed) for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first.members != other.members
-    assert len(set(first.members)) > 1
-
-
 def test_average_keeps_the_heads_of_highest_mean_score() -> None:
     options = {"diversity": "bootstrap", "seed": 3}
     circuits = search("bert", [[2, 2, 2]] * 3, **options)
@@ -310,31 +301,6 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
 
 
-def test_interrupted_command_tells_how_to_go_on(
-    bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from hydrant.cli import main as cli
-
-    plan = tmp_path / "plan.json"
-    command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
-    command += ["--method", "circuit", "--keep", "2", "-o", str(plan), "--max-accuracy-loss", str(ANY)]
-    monkeypatch.setattr("hydrant.cli.command_options.progress", interrupted_after(4))
-    assert cli.main(command) == 130
-    assert "run the same command again to go on" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
-    monkeypatch.undo()
-    refused = [*command, "--seed", "1"]
-    assert cli.main(refused) == 2
-    assert "interrupted search with other settings" in capsys.readouterr().err
-    assert cli.main(command) == 0
-    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan) == plan_heads(
-        bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2
-    )
-
-
 def test_a_search_that_is_refused_leaves_no_state(
     bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,3 +326,132 @@ def test_a_search_that_is_refused_leaves_no_state(
     with pytest.raises(InputError, match="no space left"):
         plan_heads(bert_checkpoint, text_csv, method, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "what comes in the way takes no search"
+
+
+# A method for each member
+
+
+def test_members_keep_what_their_own_method_says(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
+    circuit = Circuit(ood=ood_csv, max_accuracy_loss=ANY)
+    methods = [Taylor(), circuit, Random(), circuit]
+    mixed = plan_heads(bert_checkpoint, text_csv, methods, members=4, keep=2, seed=3)
+    assert mixed.method == "taylor,circuit,random,circuit"
+    alone = plan_heads(bert_checkpoint, text_csv, Taylor(), members=1, keep=2, seed=3)
+    assert mixed.members[0] == alone.members[0], "one member gets the plain mean"
+    circuits = plan_heads(bert_checkpoint, text_csv, circuit, members=2, keep=2, seed=3)
+    assert (mixed.members[1], mixed.members[3]) == circuits.members
+    drawn = plan_heads(bert_checkpoint, method="random", members=4, keep=2, seed=3)
+    assert mixed.members[2] == drawn.members[2]
+    facts = mixed.provenance
+    assert facts["methods"] == ["taylor", "circuit", "random", "circuit"]
+    assert facts["circuit"] == {name: circuits.provenance[name] for name in facts["circuit"]}
+    assert facts["taylor"]["scores"] == alone.provenance["scores"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("taylor,random", "2 entries 'taylor,random' for 3 members"),
+        ("taylor,magic,random", "'magic'"),
+        (["taylor", "random", Circuit(objective="nll", average=True)], "average is given with a method for each"),
+        (["random", Circuit(ood="a.csv"), Circuit(ood="b.csv")], "name different out-of-distribution data"),
+    ],
+)
+def test_wrong_mixes_are_refused(method: Any, message: str, bert_checkpoint: Path, text_csv: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        plan_heads(bert_checkpoint, text_csv, method, keep=2)
+
+
+# Circuits that keep the accuracy
+
+
+def answers(checkpoint: Path, texts: list[str]) -> list[int]:
+    """What the model itself says, so that it is always right."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, BertTokenizerFast
+
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    with torch.no_grad():
+        inputs = BertTokenizerFast.from_pretrained(checkpoint)(texts, padding=True, return_tensors="pt")
+        return [int(label) for label in model(**inputs).logits.argmax(dim=-1)]
+
+
+@given(st.integers(1, 12), st.integers(1, 8), st.data())
+def test_looser_counts_keep_more(heads: int, layers: int, data: st.DataObject) -> None:
+    counts = data.draw(
+        st.lists(st.lists(st.integers(1, heads), min_size=layers, max_size=layers), min_size=1, max_size=3)
+    )
+    tried = list(looser(counts, heads))
+    assert tried[0] == counts
+    for attempt in tried[1:]:
+        assert all(new >= old for rows in zip(attempt, counts, strict=True) for new, old in zip(*rows, strict=True))
+        assert all((new == heads) or (new <= heads - 1) for row in attempt for new in row)
+    assert len({json.dumps(attempt) for attempt in tried}) == len(tried), "nothing is searched twice"
+    assert len(tried) <= 2 * (layers.bit_length() + 1)
+
+
+def test_circuits_that_lose_too_much_keep_more_or_fork_later(
+    bert_checkpoint: Path, ood_csv: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = [
+        f"{a} {b}" for a in ("hello", "money", "weather", "today", "what") for b in ("the", "is", "money", "today")
+    ]
+    data = texts * 3, answers(bert_checkpoint, texts * 3)
+
+    def make(points: float, **options: Any) -> HeadPlan:
+        how = Circuit(ood=ood_csv, max_accuracy_loss=points)
+        return plan_heads(bert_checkpoint, data, how, keep=1, members=2, **options)
+
+    taken = make(99)
+    first = taken.provenance["margin"]["attempts"][0]
+    assert taken.head_counts() == first["counts"] == [[1] * LAYERS] * 2
+    assert not caplog.records or "lost" not in caplog.text
+    lost = 100 * (first["single_accuracy"] - first["accuracy"])
+    assert lost > 0, "the fixture's circuits of one head must lose something"
+    stricter = make(lost - 0.1)
+    attempts = stricter.provenance["margin"]["attempts"]
+    assert len(attempts) > 1
+    assert stricter.head_counts() == attempts[-1]["counts"] != first["counts"]
+    losses = [100 * (one["single_accuracy"] - one["accuracy"]) for one in attempts]
+    assert losses[-1] <= lost - 0.1 < min(losses[:-1])
+    assert f"circuits as asked for lost {lost:.1f} points of accuracy on 30 held-out examples" in caplog.text
+
+
+# Out-of-distribution inputs made of the data
+
+WORDS = st.lists(st.sampled_from(["play", "the", "song", "book", "a", "Table"]), min_size=1, max_size=6)
+
+
+@given(st.lists(WORDS, min_size=2, max_size=12), st.integers(0, 9))
+def test_made_texts(sentences: list[list[str]], seed: int) -> None:
+    texts = [" ".join(words) for words in sentences]
+    known = Examples(texts, None, "train.csv")
+    made = synthetic_ood(known, "text", seed)
+    assert made.inputs == synthetic_ood(known, "text", seed).inputs
+    assert len(made) == len(texts)
+    assert made.labels is None
+    for index, (text, new) in enumerate(zip(texts, made.inputs, strict=True)):
+        words = text.split()
+        if index % 3 == 0 and len(set(words)) > 1:
+            assert sorted(new.split()) == sorted(words)
+        elif index % 3 == 1 and len(words) > 1 and new.split()[0].isascii():  # else both halves are its own
+            assert new.split()[: len(words) // 2] == words[: len(words) // 2]
+        else:
+            assert len(new.split()) == len(words)
+            assert not any(letter.isascii() and letter.isalpha() for letter in new)
+
+
+def test_made_images() -> None:
+    images = list(np.random.default_rng(0).integers(0, 256, (6, 20, 17, 3), dtype=np.uint8))
+    made = synthetic_ood(Examples(images, None, "x"), "image").inputs
+    assert made[0].shape == (20, 16, 3), "four patches of four columns"
+
+    def patches(image: np.ndarray) -> list[bytes]:
+        return sorted(image[r : r + 5, c : c + 4].tobytes() for r in range(0, 20, 5) for c in range(0, 16, 4))
+
+    assert patches(made[0]) == patches(images[0][:20, :16])
+    assert not np.array_equal(made[0], images[0][:, :16])
+    np.testing.assert_array_equal(made[1][:, :8], images[1][:, :8])
+    assert any(np.array_equal(made[1][:, 8:], image[:, 8:]) for image in images[2:] + images[:1])
+    assert made[2].shape == images[2].shape
+    assert not np.array_equal(made[2], images[2])

@@ -33,14 +33,3 @@ def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) ->
     for name in ("demo.png", "demo.json", "verify.json", "make.json"):
         assert bundle.file(f"reports/{name}").is_file()
     assert bundle.file("model.fp32.onnx").is_file()
-
-
-@pytest.mark.slow
-def test_both_models_are_calibrated_on_the_same_examples(demo: Path) -> None:
-    """So that the table compares models, and not how much of the data each has seen."""
-    fused, single = (
-        json.loads((demo / "digits" / name / "calibration.json").read_text())["fitted"] for name in ("bundle", "single")
-    )
-    names = ("data", "examples", "fingerprints")
-    assert [fused[name] for name in names] == [single[name] for name in names]
-    assert fused["examples"] == 200, "the other half of the 400 chose the plan and the epoch"

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
@@ -21,7 +20,7 @@ from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.features import best_set, by_set, standardised_by
-from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised, usual_rank
+from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
@@ -155,28 +154,6 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
         np.testing.assert_allclose(cosines, 1, atol=2e-3)
-
-
-TRUNK, ENDS = ("layers.0.first", "layers.0.mean", "last.0"), ("last.0", "last.1")
-
-
-@pytest.mark.parametrize(
-    ("classes", "changes", "taps", "rank"),
-    [
-        (150, {}, TRUNK, 64),
-        (50, {}, TRUNK, 49),
-        (49, {}, TRUNK, None),
-        (150, {}, ENDS, None),
-        (150, {"width": 64}, TRUNK, None),
-        (150, {"task": "multi_label"}, TRUNK, None),
-    ],
-)
-def test_the_rank_that_is_taken_by_itself(
-    classes: int, changes: dict[str, Any], taps: tuple[str, ...], rank: int | None
-) -> None:
-    text, image = (fuse(make_model(family), members=1).architecture for family in ("bert", "vit"))
-    assert usual_rank(replace(text, **{"width": 384, **changes}), taps, classes) == rank
-    assert usual_rank(replace(image, width=384), taps, classes) is None
 
 
 def test_classes_with_one_example_and_none() -> None:
@@ -384,49 +361,6 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
-
-
-@pytest.mark.parametrize(
-    "taps",
-    [("last.2", "layers.0.mean", "last.0"), ("layers.0.first",), ("layers.1.mean", "layers.0.first", "last.0")],
-)
-def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
-    """A file may name fewer taps than a set has, in an order of its own."""
-    inputs = make_inputs("bert", batch=6, seed=9)
-    real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
-    inputs["attention_mask"] = torch.where(left, real.flip(1), real)
-    assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
-
-
-def assert_graph_gives(
-    ensemble: FusedClassifier, taps: tuple[str, ...], inputs: dict[str, torch.Tensor], folder: Path, **form: Any
-) -> None:
-    """The distance of these taps in the graph is that of the module's features."""
-    save_bundle(ensemble, folder / "out", tensors_only=True)
-    hydrant.export_onnx(folder / "out", form=hydrant.GraphForm(**form))
-    with torch.inference_mode():
-        features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
-    density = fitted(features, np.arange(len(features)) % 2, taps, 2)
-    model = onnx.load(folder / "out/model.fp32.onnx")
-    with_distance(model, ensemble.architecture, density)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(["distance"], {name: tensor.numpy() for name, tensor in inputs.items()})
-    np.testing.assert_allclose(found, squared_distances(density, features).mean(axis=1), rtol=1e-3)
-
-
-def test_a_trunk_of_which_a_layer_runs_once_and_another_as_every_member(tmp_path: Path) -> None:
-    """Layers that all members share may be stored for each of them, and run so without the rewrite."""
-    ensemble = fuse(make_model("bert"), forked("bert", fork=LAYERS - 1))
-    for part in ensemble.layers[1].modules():
-        for name, weight in list(part.named_parameters(recurse=False)):
-            assert weight.shape[0] == 1
-            setattr(part, name, torch.nn.Parameter(weight.detach().repeat(3, *[1] * (weight.ndim - 1))))
-    assert LAYERS - 1 == ensemble.trunk == 2
-    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, 3).values()
-    assert "layers.1.mean" in taps
-    inputs = make_inputs("bert", batch=6, seed=9)
-    for without in ((), ("shared-trunk",)):
-        assert_graph_gives(ensemble, taps, inputs, tmp_path / str(len(without)), without=without)
 
 
 NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}

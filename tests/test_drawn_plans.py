@@ -1,4 +1,4 @@
-"""Members drawn at random: each on its own, or as a systematic sample."""
+"""Members drawn at random: each on its own, as a systematic sample, or by dropout whose masks are drawn once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
-from hydrant import Budget, HeadPlan, Random, Taylor, plan_heads
-from hydrant.calib.heads.selection import choose_heads, drawn_facts, drawn_scores, systematic_scores
+import torch
+from hydrant import Budget, Dropout, HeadPlan, Random, Taylor, fuse, plan_heads
+from hydrant.calib.heads.selection import choose_heads, drawn_facts, drop_heads, systematic_scores
 from hydrant.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st
-from support import HEADS, LAYERS, make_model
+from support import HEADS, LAYERS, make_inputs, make_model
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 12), st.integers(0, 99), st.data())
@@ -31,24 +33,6 @@ def test_a_systematic_sample_keeps_every_head_as_often_as_any_other_to_within_on
             math.floor(count * members / heads),
             math.ceil(count * members / heads),
         }
-
-
-def test_every_head_and_every_order_is_as_likely() -> None:
-    """Of 3 heads and 3 members each of the 6 orders comes, layer by layer on its own."""
-    first = np.argmax(systematic_scores(3, 3000, 3, 1), axis=2).T  # [L, M]
-    orders = Counter(map(tuple, first.tolist()))
-    assert len(orders) == 6
-    assert all(abs(often - 500) < 5 * np.sqrt(500) for often in orders.values())
-    six = np.argmax(systematic_scores(6, 3000, 3, 1), axis=2).T  # two members share each head
-    assert np.mean(six[:, 0] == six[:, 1]) == pytest.approx(1 / 5, abs=0.04), "the same two in every layer"
-
-
-def test_without_it_members_are_drawn_as_before() -> None:
-    expected = np.random.default_rng(7).random((3, 2, 4))
-    np.testing.assert_array_equal(drawn_scores([Random()] * 3, 2, 4, 7), expected)
-    mixed = drawn_scores([Random(), Taylor(), Random(systematic=True), Random(systematic=True)], 2, 4, 7)
-    np.testing.assert_array_equal(mixed[:2], np.random.default_rng(7).random((4, 2, 4))[:2])
-    np.testing.assert_array_equal(mixed[2:], systematic_scores(2, 2, 4, 7))
 
 
 def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpoint: Path, text_csv: Path) -> None:
@@ -69,3 +53,39 @@ def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpo
     with pytest.raises(InputError, match="systematic"):
         plan_heads(make_model("bert"), method=how, keep=2, traced=True)
     assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))
+
+
+# Dropout
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.floats(0.01, 0.99), st.integers(0, 99), st.data())
+def test_every_layer_keeps_a_head_and_the_trunk_all(
+    members: int, layers: int, heads: int, rate: float, seed: int, data: st.DataObject
+) -> None:
+    fork = data.draw(st.integers(0, layers - 1))
+    kept = drop_heads(members, layers, heads, fork, rate, seed)
+    HeadPlan("bert", layers, heads, kept, "dropout")  # which checks itself
+    assert kept == drop_heads(members, layers, heads, fork, rate, seed)
+    assert all(member[layer] == tuple(range(heads)) for member in kept for layer in range(fork))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_heads_are_dropped_at_the_rate_and_apart(rate: float) -> None:
+    """Each with the probability asked for (what at least one head adds included), independently of each other."""
+    kept = drop_heads(40, 30, 8, 0, rate, 5)
+    mask = np.array([[[head in layer for head in range(8)] for layer in member] for member in kept])  # [M, L, H]
+    expected = 1 - rate + rate**8 / 8
+    assert mask.mean() == pytest.approx(expected, abs=5 * np.sqrt(rate * (1 - rate) / mask.size))
+    for axis in range(3):
+        first, second = (np.take(mask, index, axis=axis).ravel() for index in (0, 1))
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first)) + 0.02 / (1 - rate)
+
+
+def test_members_are_the_model_with_these_heads_silenced() -> None:
+    model = make_model("bert")
+    plan = plan_heads(model, method=Dropout(rate=0.5), members=3, fork_from=1, seed=2)
+    assert (plan.method, plan.provenance["rate"], plan.fork) == ("dropout", 0.5, 1)
+    with torch.no_grad():
+        found = fuse(model, plan)(**make_inputs("bert")).member_logits
+    np.testing.assert_allclose(found, oracle.ensemble([model], plan, make_inputs("bert"))["member_logits"], atol=5e-5)
+    assert plan_heads(model, method="dropout").provenance["rate"] == 0.1

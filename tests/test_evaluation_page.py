@@ -15,7 +15,7 @@ from hydrant.data.examples import Examples
 from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
-from hydrant.evaluation.report_page import TEMPLATE, page
+from hydrant.evaluation.report_tables import page
 from hydrant.evaluation.verdict import best_apart, verdicts
 from hydrant.runtime import Prediction
 from hydrant.tasks import TASKS
@@ -187,24 +187,3 @@ def test_page_can_be_read_out() -> None:
         assert 'scope="' in found
     for image in re.findall(r"<img[^>]*>", html):
         assert len(re.findall('alt="([^"]*)"', image)[0]) > 30
-    regions = re.findall(r'<div class="wide"([^>]*)>', html)
-    assert len(regions) == html.count("<table>") + len(pictures)
-    assert all('tabindex="0"' in region and 'aria-label=""' not in region for region in regions)
-
-
-@pytest.mark.parametrize("scheme", [0, 1])
-def test_contrast_of_text(scheme: int) -> None:
-    """By WCAG 2: 4.5 and more wherever text of a color appears on a ground, in light and in dark."""
-    colors = dict(re.findall(r"--(\w+): (#\w{6});", TEMPLATE.read_text().split(":root {")[1 + scheme].split("}")[0]))
-
-    def luminance(color: str) -> float:
-        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    grounds = {"text": ("page", "card", "band", "shade"), "muted": ("page", "card", "band"), "good": ("card",),
-               "bad": ("card", "page")}  # fmt: skip
-    for color, places in grounds.items():
-        for place in places:
-            light, dark = sorted((luminance(colors[color]), luminance(colors[place])), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (color, place)

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 from hydrant import Grid, HeadPlan, Reading, estimate_cost, explore
-from hydrant.cli.plan import exploration_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Row, chosen_place
+from hydrant.workflow.explore import Row, check_affordable, chosen_place
 from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
@@ -60,7 +59,7 @@ def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
     assert chosen_place([SINGLE, *without], 1.0, 0.5) == 2
     assert chosen_place([SINGLE, row(), row(ratio=0.8)], 1.0, 0.5) == 2, "of equals the cheaper one"
     with pytest.raises(InputError, match=r"the cheapest costs 0\.900"):
-        chosen_place([SINGLE, row(), row(ratio=1.5)], 0.5, 0.5)
+        check_affordable([0.9, 1.5], 0.5)
     with pytest.raises(InputError, match=r"the best has 0\.700, the single model 0\.800"):
         chosen_place([SINGLE, row(accuracy=0.7), row(ratio=1.5)], 1.0, 0.5)
     architecture = architecture_of(make_model("bert"))
@@ -142,20 +141,6 @@ def test_heads_are_planned_as_plan_heads_plans_them(
         alone = hydrant.plan_heads(model, judging[0], methods[0], fork_from=fork, **asked)
         facts = {name: fact for name, fact in plan.provenance.items() if name != "explored"}
         assert replace(plan, provenance=facts) == alone
-
-
-def test_figures_stay_where_no_plan_is_chosen(
-    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Row, "keeps", lambda row, single, margin: margin > 7)
-    grid = Grid(forks=[2], heads=[3], methods=["random"])
-    found = explore(bert_checkpoint, tables["validation"], grid=grid, budget=2)
-    assert (found.chosen, len(found.rows)) == (None, 2)
-    assert "none is chosen" in exploration_text(found)
-    with pytest.raises(InputError, match="keeps the accuracy"):
-        found.plan  # noqa: B018
-    kept = explore(bert_checkpoint, tables["validation"], grid=replace(grid, max_accuracy_loss=8), budget=2)
-    assert kept.plan.fork == 2
 
 
 def test_the_single_models_figures_are_those_of_the_original_model(

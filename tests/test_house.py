@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
             processor batching label_encoding python_inputs data_files data_sources examples check_inputs
             corruptions fingerprints synthetic_ood
         """,
-        "metrics": "__init__ bootstrap class_metrics gates label_order uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
     {
         "tasks": "task classification multi_label regression token_classification __init__",
@@ -65,19 +65,19 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.traffic_profile decisions.fit mahalanobis taps features
-            distance_choice decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
-            heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
+            decisions.thresholds decisions.fit mahalanobis taps features
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
+            losses heads.objectives heads.masking heads.circuits heads.taylor
             heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "drift_statistics drift_monitor prediction_log drift_report __init__",
+        "monitoring": "drift_statistics drift_monitor drift_report __init__",
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options operator_times profile_targets profile_report __init__
+            cost_estimate evaluation_options profile_targets profile_report __init__
             dropout competitors report metric_names observation model_reports baselines bisect classes
-            drawing latency noise plots shown_examples verdict report_tables report_page evaluator
-            latency_plot peak_memory polygraphy profiler verifier
+            drawing latency plots verdict report_tables evaluator peak_memory polygraphy
+            profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record
@@ -96,9 +96,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ argument_types terminal command_options shared build calibrate prediction_text demo
-            drift evaluate export fusion_text fuse inspection_text inspect renamed main make merge plan
-            predict profile serve sign triton tune verify
+            __init__ terminal command_options shared build calibrate prediction_text demo drift evaluate
+            export fuse inspect renamed main make merge plan predict profile serve sign triton tune verify
         """,
     },
     {"": "__main__"},

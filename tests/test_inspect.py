@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydrant import Bundle, Reading, estimate_cost, export_onnx, fuse, save_bundle, verify
-from hydrant.cli.inspect import inspect_bundle
-from hydrant.cli.inspection_text import inspect_text
+from hydrant import Bundle, estimate_cost, fuse, save_bundle
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from support import make_model, random_plan, run_cli
 
 
@@ -44,10 +43,8 @@ def limit(**notes: Any) -> Callable[[Path], None]:
     return changed("calibration.json", thresholds={"ood": {"score": "confidence", "value": 0.4, **notes}})
 
 
-SETS = {"method": "lac", "alpha": 0.1, "quantile": 0.5}
 MALFORMED = {
     "calibration is a list": (replaced("calibration.json", b"[]"), "calibration.json"),
-    "temperature": (changed("calibration.json", temperature=-1), "calibration.json.*temperature"),
     "measured": (limit(measured={"risk": "x"}), "calibration.json.*measured"),
     "plan of other heads": (changed("plan.json", heads=5), "fused.safetensors"),
     "labels": (relabelled, "fused.safetensors.*labels"),
@@ -81,18 +78,6 @@ def test_the_command_ends_with_status_1(path: Path) -> None:
     assert facts["layers"] == 3
 
 
-def test_notes_for_people_may_lack_anything(path: Path) -> None:
-    changed("calibration.json", fitted={"ood": "x.csv"}, conformal={**SETS, "measured": {"coverage": 0.9}})(path)
-    text = inspect_text(inspect_bundle(path))
-    assert "fitted on ? examples of ?; flags on ? of x.csv, too" in text
-    assert "quantile 0.5000 (90.0% hold the label)" in text
-
-
-def test_a_bundle_whose_required_file_is_not_listed(path: Path) -> None:
-    Bundle.open(path).add({}, remove=["calibration.json"])
-    assert inspect_bundle(path)["problems"] == ["calibration.json: not listed in hydrant.json"]
-
-
 def test_an_open_bundle_is_looked_at_as_its_manifest_was_read(path: Path) -> None:
     """It may be the one that was signed, and not the one that stands there by now."""
     opened = Bundle.open(path)
@@ -101,17 +86,6 @@ def test_an_open_bundle_is_looked_at_as_its_manifest_was_read(path: Path) -> Non
     assert facts["files"]["calibration.json"]["sha256"] == opened.manifest["files"]["calibration.json"]["sha256"]
     assert [problem for problem in facts["problems"] if "was changed by another process meanwhile" in problem]
     assert inspect_bundle(path)["problems"] == []
-
-
-def test_one_count_of_parameters(path: Path) -> None:
-    """That of the estimate, which is that of the graph (``test_cost``)."""
-    export_onnx(path)
-    verify(path, reading=Reading(examples=4))
-    facts, cost = inspect_bundle(path), estimate_cost(path)
-    assert facts["problems"] == []
-    assert facts["parameters"] == cost.fused.parameters
-    assert f"{cost.fused.parameters:,} parameters" in inspect_text(facts)
-    assert f"{cost.fused.parameters / cost.single.parameters:.2f}× its parameters" in inspect_text(facts)
 
 
 def test_fuse_counts_parameters_alike(bert_checkpoint: Path, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.data_splits import LEAST, Parts, parted
+from hydrant.workflow.data_splits import LEAST, parted
 from hydrant.workflow.make_bundle import _Job
-from hydrant.workflow.stage_summaries import fused_line, verified_line
+from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -218,17 +218,12 @@ def test_thresholds_that_no_data_can_show_are_refused_before_any_work(
 
 def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> None:
     stages = json.loads(json.dumps(finished.to_json()["stages"]))
-    backend = next(each for each in stages["verify"]["backends"] if each["backend"] == "onnxruntime")
-    gate = backend["gates"][0]
+    gate = stages["verify"]["backends"][0]["gates"][0]
     gate.update(value=9.0, passed=False)
-    stages["verify"]["passed"] = backend["passed"] = False
-    words = f"onnxruntime fp32: {gate['name']} is 9, expected at most {gate['limit']:g}"
-    assert verified_line(stages["verify"]).endswith(f" against PyTorch: FAILED, {words}")
+    stages["verify"]["passed"] = False
     told = make_text(replace(finished, stages=stages))
     assert "NOT READY to ship" in told
-    assert words in told
-    assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
-    assert "hydrant predict" not in told
+    assert f"{gate['name']} is 9, expected at most {gate['limit']:g}" in told
 
 
 def test_an_interrupted_making_goes_on_where_it_stopped(
@@ -248,43 +243,6 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     assert [line.split()[0] for line in said] == list(finished.stages)
     assert digests(report.bundle) == digests(finished.bundle)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_labels_that_move_to_other_texts_are_other_data(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", interrupted)
-    train = tmp_path / "train.csv"
-    head, first, second, *rest = tables["train"].read_text().splitlines()
-    changed = {**tables, "train": train}
-    train.write_text("\n".join([head, first, second, *rest]) + "\n")
-    with pytest.raises(KeyboardInterrupt):
-        made_once(changed, bert_checkpoint, tmp_path / "out")
-    texts, labels = zip(*(line.split(",") for line in (first, second, *rest)), strict=True)
-    turned = [f"{text},{label}" for text, label in zip(texts[1:] + texts[:1], labels, strict=True)]
-    train.write_text("\n".join([head, *turned]) + "\n")
-    with pytest.raises(InputError, match="holds an interrupted making with other data; run"):
-        made_once(changed, bert_checkpoint, tmp_path / "out")
-
-
-def test_inputs_without_a_lasting_form_are_never_the_same(
-    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = _Job(bert_checkpoint, tmp_path / "out", Recipe(), hydrant.Reading(), 0, print, no_progress)
-
-    def digest(*rows: Any) -> str:
-        one = Examples(rows, None, "rows")
-        return job.digests(Parts(one, one, one, one, None, None))["data"]
-
-    tensors = {"input_ids": [1, 2], "attention_mask": [1, 1]}
-    assert digest(tensors) == digest({name: np.array(row) for name, row in tensors.items()})
-    assert digest(tensors) != digest({**tensors, "input_ids": [1, 3]})
-    assert not caplog.messages
-    with Workspace(tmp_path / "out.make", {"data": digest(object())}).alone():
-        pass  # it is this call's own
-    assert "this making cannot be gone on with once it is interrupted" in caplog.text
-    with pytest.raises(InputError, match=r"with other data; .*delete .*out.make to start"):
-        Workspace(tmp_path / "out.make", {"data": digest(object())})
 
 
 def test_another_batch_size_goes_on(
@@ -309,24 +267,6 @@ def test_another_batch_size_goes_on(
     assert "updates" not in caplog.text
     assert tuned_with(16) == 8
     assert "the members were already tuned with batch size 8, which is kept; to tune with 16, delete " in caplog.text
-
-
-def test_two_that_make_the_same_are_kept_apart(
-    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
-    refused: list[str] = []
-
-    def second(line: str) -> None:
-        if line.startswith("plan"):
-            with pytest.raises(InputError) as error:
-                made_once(tables, bert_checkpoint, tmp_path / "out")
-            refused.append(str(error.value))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made_once(tables, bert_checkpoint, tmp_path / "out", say=second)
-    assert refused == [f"{tmp_path / 'out.make'} is used by another process; wait for it, or choose another output"]
 
 
 def half_linked(source: Path, target: Path) -> None:
@@ -359,7 +299,7 @@ def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) 
     begun.stage("fuse", lambda: {"parameters_ratio": "many"})
     with pytest.raises(ValueError, match="format code"):  # of this call: a fault of ours
         begun.told("fuse", fused_line)
-    with pytest.raises(InputError, match=r"make\.json does not tell what the stage fuse did \(ValueError.*delete"):
+    with pytest.raises(InputError, match=r"make\.json has a damaged record of the stage fuse \(ValueError.*delete"):
         Workspace(tmp_path / "out.make", digests).told("fuse", fused_line)
     (tmp_path / "out.make/make.json").write_text('{"plan": 3}')
     with pytest.raises(InputError, match=r"make\.json.*; delete"):
@@ -400,33 +340,17 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
     assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"members": 1}, "members is '1'"),
-        ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast"),
-        ({"method": "taylor,dropout,random"}, "method 'dropout'"),
-        ({"method": hydrant.Dropout()}, "method 'dropout'"),
-    ],
-)
-def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Recipe(**options)
-
-
-@pytest.mark.parametrize(("ood", "objective"), [(True, "separation"), (False, "nll")])
 def test_circuits_are_searched_on_the_data_that_choose(
-    ood: bool, objective: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     recipe = Recipe(members=2, budget=1.2, method="circuit,random", fast=True)
     job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
-    parts = job.read(tables["train"], tables["validation"], tables["ood"] if ood else None, None, None)
+    parts = job.read(tables["train"], tables["validation"], tables["ood"], None, None)
     job._plan(tmp_path / "plan.json", parts, to_tune=True)
-    plan = HeadPlan.load(tmp_path / "plan.json")
-    assert (plan.method, plan.provenance["circuit"]["objective"]) == ("circuit,random", objective)
-    assert plan.provenance["circuit"].get("ood_examples") == (36 if ood else None), "the half that chooses"
-    assert recipe.methods(None, "classification")[1] == "random"
-    assert recipe.methods(parts.choosing, "score")[0] == hydrant.Circuit(objective="nll"), "one score has no entropy"
+    found = HeadPlan.load(tmp_path / "plan.json").provenance["circuit"]
+    assert (found["objective"], found["ood_examples"]) == ("separation", 36), "the half that chooses"
+    for unknown, task in ((None, "classification"), (parts.choosing, "score")):  # one score has no entropy
+        assert recipe.methods(unknown, task) == [hydrant.Circuit(objective="nll"), "random"]
 
 
 @pytest.mark.slow
@@ -445,9 +369,6 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "on 30 examples that chose nothing" in lines[-1]
     assert f"wrote {out}" in done.stdout
     assert page.read_text().lower().startswith("<!doctype html>")
-    refused = run_cli(*command)
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
-    assert "exists" in refused.stderr
     useless = run_cli(*command, "--force", "--epochs", 3)
     assert (useless.returncode, useless.stdout) == (2, "")
     assert "--epochs is given with --fast" in useless.stderr

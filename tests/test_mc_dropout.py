@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydrant import Bundle, Figures, evaluate, fuse, save_bundle
-from hydrant.data.examples import read_examples
+from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.errors import InputError
-from hydrant.evaluation.competitors import open_models
 from hydrant.evaluation.dropout import Asked, DropoutPasses, asked
-from hydrant.evaluation.observation import observe
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
 from support import make_inputs, make_model, random_plan
-from test_evaluate import write_texts
 
 RATES: dict[str, dict[str, Any]] = {
     "bert": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1},
@@ -106,18 +101,3 @@ def test_a_checkpoint_without_dropout_is_refused(bundle: Path, vit_checkpoint: P
         evaluate(bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
     with pytest.raises(InputError, match="knows other classes than the bundle under evaluation: LABEL_0"):
         evaluate(bundle, data, compare=[f"mc-dropout:3:{vit_checkpoint}"], figures=Figures(bootstrap=0))
-
-
-def test_batch_size_and_order_of_the_data(bundle: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
-    examples = read_examples(write_texts(tmp_path / "test.csv", 30, 2), list("abcde"))
-    found = []
-    with ExitStack() as opened:
-        model = open_models(
-            Bundle.open(bundle), [f"mc-dropout:5:{bert_checkpoint}"], "torch", None, opened, examples, seed=4
-        )[1]
-        for inputs, size in ((examples.inputs, 32), (examples.inputs, 3), (list(examples.inputs)[::-1], 7)):
-            found.append(observe(model, inputs, size).scores())
-    for name, scores in found[0].items():
-        np.testing.assert_allclose(found[1][name], scores, atol=1e-6, err_msg=name)
-        np.testing.assert_allclose(found[2][name][::-1], scores, atol=1e-6, err_msg=name)
-    assert (found[0]["mutual_information"] > 0).all()

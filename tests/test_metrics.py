@@ -23,9 +23,9 @@ from hydrant.metrics.class_metrics import (
     expected_calibration_error,
     fpr95,
     negative_log_likelihood,
+    order_notes,
     risk_coverage,
 )
-from hydrant.metrics.label_order import order_notes
 from hydrant.metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -282,11 +282,3 @@ def test_labels_in_another_order_are_noticed(classes: int, count: int, quality: 
         assert f"'class {(first + 1) % classes}' for 'class {first}'" in note
     assert not order_notes("test.csv", probabilities, labels, names)
     assert not order_notes("test.csv", probabilities, rng.permutation(labels), names)
-
-
-def test_a_useless_model_of_rare_classes_is_no_other_order() -> None:
-    """Exchanged classes would be right more often, as any answer of the frequent class is."""
-    rng = np.random.default_rng(0)
-    answers, labels = rng.choice(3, 2000, p=[0.6, 0.3, 0.1]), rng.choice(3, 2000, p=[0.1, 0.1, 0.8])
-    assert not order_notes("test.csv", one_hot(answers, 3), labels, list("abc"))
-    assert not order_notes("x", one_hot(np.zeros(2, int), 2), np.ones(2, int), ["a", "b"]), "few labels tell no order"

@@ -7,7 +7,6 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +17,11 @@ import onnx
 import pytest
 from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
 from hydrant.bundle.architecture import Architecture
-from hydrant.cli.profile import profile_text
 from hydrant.data.check_inputs import full_batch
-from hydrant.evaluation.operator_times import parts_of
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
 from hydrant.evaluation.profile_targets import Subject, baseline_subjects
-from hydrant.metrics.timing import Latency, Ratio, Rules, instabilities, interleave
+from hydrant.evaluation.profiler import parts_of
+from hydrant.metrics.timing import Latency, Ratio, Rules, interleave
 from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli
 
@@ -64,30 +62,14 @@ def architecture(bundle: Path) -> Architecture:
     return Architecture.from_json(json.loads((bundle / "config.json").read_text()))
 
 
-class Machine:
-    """Cases that take a known time by a clock of their own, and a record of which ran when."""
-
-    def __init__(self, *seconds: float) -> None:
-        self.now = 0.0
-        self.ran: list[int] = []
-        self.runs = [self._case(index, taken) for index, taken in enumerate(seconds)]
-
-    def clock(self) -> float:
-        return self.now
-
-    def _case(self, index: int, seconds: float) -> Callable[[], None]:
-        def run() -> None:
-            self.ran.append(index)
-            self.now += seconds
-
-        return run
-
-
 def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
-    made = Machine(1.0, 2.0, 4.0)
-    seconds = interleave(made.runs, Rules(seconds=0, iterations=4, warm_up=0), clock=made.clock)
-    assert made.ran[:3] == [0, 1, 2], "one run of each to warm up"
-    assert made.ran[3:] == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
+    ran: list[int] = []
+    taken = [1.0, 2.0, 4.0]  # seconds, by a clock of their own
+    runs = [partial(ran.append, index) for index in range(3)]
+    rules = Rules(seconds=0, iterations=4, warm_up=0)
+    seconds = interleave(runs, rules, clock=lambda: sum(taken[index] for index in ran))
+    assert ran[:3] == [0, 1, 2], "one run of each to warm up"
+    assert ran[3:] == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     np.testing.assert_allclose(seconds, [[1, 2, 4]] * 4)
 
 
@@ -110,16 +92,6 @@ def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> N
     assert found.median == pytest.approx(8 / 4)  # medians of (2, 6, 8, 8, 32) and of the baseline
     assert found.p5 == pytest.approx(1.2)  # a fifth of the way from 1 to 2
     assert found.p95 == pytest.approx(2.8)
-
-
-def test_unsteady_times_are_warned_of() -> None:
-    steady = Latency.of(np.array([1.0, 1.01] * 10))
-    noisy = replace(steady, variation=0.04)
-    assert instabilities({"a": steady, "b": steady}) == []
-    (varied,) = instabilities({"a": steady, "b": noisy, "c": replace(steady, variation=0.031)})
-    assert "in 2 of 3 cases, most in b: 4.0%" in varied
-    (drifted,) = instabilities({"a": replace(steady, drift=-0.06), "b": replace(steady, drift=0.05)})
-    assert "in 1 of 2 cases, most in a: 6.0%" in drifted.replace(";", ",")
 
 
 def runner(name: str, precision: str = "fp32") -> Any:
@@ -266,34 +238,6 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
-
-
-def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
-    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report = quick(folder, batch=[1], sequence=[5], plot=True)
-    assert report.plot is None
-    assert [path.name for path in (folder / "reports").iterdir()] == ["profile.json"]
-    shown = profile_text(report, folder)
-    assert "pip install 'hydrant-uq[report]'" in shown
-    assert "profile.png" not in shown
-
-
-def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
-    text_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hydrant.runtime.backends.ort import OnnxRuntimeGraph
-
-    report = quick(text_bundle, batch=[1], sequence=[8])
-    assert "parts ms" not in profile_text(report, text_bundle)
-    told = {"h2d": 0.25, "compute": 1.0, "d2h": 0.5, "enqueue": 0.9}
-    monkeypatch.setattr(OnnxRuntimeGraph, "timings", lambda *_: told, raising=False)
-    report = quick(text_bundle, "onnxruntime", batch=[1], sequence=[8])
-    assert report.cases[0].parts_ms == told
-    assert "h2d 0.25, compute 1.00, d2h 0.50, enqueue 0.90" in profile_text(report, text_bundle)
-    assert any("enqueueing takes 0.90 ms of 1.00 ms of computation" in text for text in report.warnings)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -35,24 +35,6 @@ VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
 
 
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_bundle_that_is_gone_gives_its_result(
-    verb: str, bundle: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    path, add = Path(shutil.copytree(bundle, tmp_path / "copy")), store.Bundle.add
-
-    def late(found: store.Bundle, *given: Any, **more: Any) -> store.Bundle:
-        shutil.rmtree(path)
-        return add(found, *given, **more)
-
-    monkeypatch.setattr(store.Bundle, "add", late)
-    assert VERBS[verb](path, text_csv, None).to_json()["hydrant"]
-    assert "the report was not stored: " in caplog.text
-    assert not path.exists()
-
-
 def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Calibrated anew while it was measured; another report, or a file more, changes nothing of what it speaks of."""
     path = Path(shutil.copytree(bundle, tmp_path / "copy"))

@@ -10,7 +10,6 @@ import hydrant
 import numpy as np
 import oracle
 import pytest
-import torch
 import transformers
 from hydrant import GraphForm, Reading
 from hydrant.data.examples import read_examples
@@ -117,17 +116,6 @@ def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, 
             found = predictor.predict(arrays)
         for name, wanted in expected.items():
             np.testing.assert_allclose(getattr(found, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
-
-
-def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
-    models = [make_scorer(seed=seed) for seed in (1, 2, 3)]
-    inputs = make_inputs("bert")
-    ensemble = hydrant.fuse(models, keep_separate=["all"])
-    expected = oracle.scores(models, ensemble.plan, inputs, "identity")
-    with torch.no_grad():
-        np.testing.assert_allclose(ensemble(**inputs).score, expected["score"], atol=1e-4)
-    with pytest.raises(InputError, match="differ in classes 1 and 5; task 'score' and 'classification'"):
-        hydrant.fuse([make_scorer(), make_model("bert")])
 
 
 # The bundle and the graph

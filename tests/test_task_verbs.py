@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,10 @@ from hydrant.metrics.spans import find_spans
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration
 from PIL import Image
 from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
-from task_support import KINDS, NAMES, TASKS, Case, make_case
+from task_support import KINDS, TASKS, Case, make_case
 from token_support import TAGS, make_tagger, sentences
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
@@ -142,31 +140,6 @@ def test_corrupted_inputs_of_every_task(
 # plan --explore
 
 
-def original_answers(case: Case, known: Examples) -> np.ndarray:
-    """Whether the untouched model is right, of each example or word; of a regression its errors."""
-    kinds = {"tokens": AutoModelForTokenClassification}
-    model = kinds.get(case.kind, AutoModelForSequenceClassification).from_pretrained(case.checkpoint).eval()
-    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
-    right: list[Any] = []
-    for item, label in zip(known.inputs, known.labels, strict=True):
-        words = {"is_split_into_words": True} if case.kind == "tokens" else {}
-        inputs = (
-            tokenizer(*item, return_tensors="pt")
-            if type(item) is tuple
-            else tokenizer(item, return_tensors="pt", **words)
-        )
-        with torch.no_grad():
-            logits = model(**inputs).logits[0].numpy()
-        if case.kind == "tokens":
-            first = [inputs.word_ids(0).index(word) for word in range(len(item))]
-            right += (logits[first].argmax(axis=1) == label[: len(item)]).tolist()
-        elif case.kind == "multi_label":
-            right.append(((logits > 0) == label).all())
-        else:
-            right.append(float(label - logits[0]) if case.kind == "regression" else bool((logits[0] > 0) == label))
-    return np.array(right)
-
-
 @pytest.mark.parametrize("kind", ["regression", "multi_label", "tokens"])
 @pytest.mark.slow
 def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
@@ -178,33 +151,16 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
     )
     single, *rows = found.rows
     assert [row.heads for row in rows] == ([1, 1] if given else [1])
-    names = {"tokens": TAGS, "multi_label": NAMES}.get(kind, ["score"])
-    known = read_examples(case.validation, names, columns=case.reading, task=TASKS[kind])
-    order = np.random.default_rng([0, len(known)]).permutation(len(known))
-    right = original_answers(case, known.take(np.sort(order[len(known) // 2 :])))
     if kind == "regression":
         assert single.accuracy is single.ece is single.auroc is None, "one model has no variance"
-        assert single.rmse == pytest.approx(np.sqrt((right**2).mean()), rel=1e-4)
         assert rows[0].auroc is not None
     else:
         assert single.rmse is None
-        assert single.accuracy == pytest.approx(right.mean())
         assert 0 <= single.ece <= 1
     assert found.chosen > 0
     assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
     assert Image.open(io.BytesIO(draw_exploration(found))).width > 900
     assert ("RMSE" in exploration_text(found)) == (kind == "regression")
-
-
-def test_what_may_be_lost_of_a_regression() -> None:
-    single = Row("single model", None, None, False, 1.0, None, 0.4, None, None, None, 0.0, 2.0)
-    point = replace(single, name="random", fork=2, heads=1, auroc=0.7, rmse=2.01)
-    assert chosen_place([single, point, replace(point, auroc=0.9, rmse=2.02)], 1.0, 0.5) == 1
-    assert chosen_place([single, replace(point, auroc=None, nll=0.1), point], 1.0, 0.5) == 2, "what detects comes first"
-    with pytest.raises(
-        InputError, match=r"keeps the RMSE: the best has 2\.2, the single model 2, and it may rise by 0\.5 %"
-    ):
-        chosen_place([single, replace(point, rmse=2.2)], 1.0, 0.5)
 
 
 # Circuits
@@ -309,9 +265,7 @@ def test_circuits_of_a_regression(cases: dict[str, Case]) -> None:
     with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 33 held-out examples even from"):
         hydrant.plan_heads(case.checkpoint, near(case, 0.1), how, keep=1, members=2)
     how = Circuit(objective="nll", max_accuracy_loss=99)
-    told = plan_text(hydrant.plan_heads(case.checkpoint, near(case), how, keep=1))
-    assert "RMSE on 33 held-out examples" in told
-    assert "a loss of at most 99 % is allowed" in told
+    assert "RMSE on 33 held-out examples" in plan_text(hydrant.plan_heads(case.checkpoint, near(case), how, keep=1))
     within = hydrant.plan_heads(case.checkpoint, near(case), how, keep=Budget(1.5), members=2)
     assert within.provenance["budget"]["rmse"] > 0
 

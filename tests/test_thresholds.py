@@ -15,7 +15,6 @@ from hydrant import HydrantError, Risk
 from hydrant.bundle.calibration import SIDES, Calibration
 from hydrant.calib.decisions.fit import (
     FITS,
-    MIN_EXAMPLES,
     Request,
     Sample,
     fit_classes,
@@ -29,13 +28,12 @@ from hydrant.calib.decisions.thresholds import (
     abstention,
     binomial_bound,
     false_alarm_threshold,
-    gap,
     rank,
     risk_threshold,
     upper_bound,
 )
 from hydrant.errors import InputError
-from hydrant.metrics.class_metrics import auroc, auroc_difference
+from hydrant.metrics.class_metrics import auroc
 from hydrant.metrics.labels import best_f1_threshold, joint_losses, label_errors, label_f1, summarise_labels
 from hydrant.metrics.scores import fit_scale, gaussian_nll, interval, rank_correlation
 from hydrant.metrics.uncertainty import class_scores, prediction_sets, summarise, uncertainty
@@ -79,25 +77,7 @@ def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
     assert averaged_nll(logits, labels, 1.7) == pytest.approx(nll(logits, labels, 1.7), abs=1e-9)
 
 
-def test_an_unbounded_temperature_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    logits = np.zeros((20, 2, 3), np.float32)
-    logits[:, :, 1] = 5
-    assert fit_temperature(logits, np.ones(20, int)) == pytest.approx(MIN_TEMPERATURE, rel=0.2)
-    assert "(nearly) all answers are right" in caplog.text
-    assert fit_temperature(logits, np.zeros(20, int)) == pytest.approx(MAX_TEMPERATURE, rel=0.2)
-    assert "no better than chance" in caplog.text
-
-
 # Thresholds
-
-
-@given(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30), st.data())
-def test_a_gap_includes_its_value_and_no_larger_one(values: list[float], data: st.DataObject) -> None:
-    ordered = np.sort(np.array(values, np.float32))
-    index = data.draw(st.integers(0, len(values) - 1))
-    limit = np.float32(gap(ordered, index, 6.0))
-    assert ordered[index] <= limit
-    assert (ordered <= limit).sum() == (ordered <= ordered[index]).sum()
 
 
 @settings(max_examples=60, deadline=None)
@@ -128,25 +108,6 @@ def test_thresholds_answer_and_catch_what_they_promise(seed: int, count: int) ->
         assert flagged.sum() == count - rank(count, 0.9)
 
 
-def test_which_score_abstains_and_which_flags() -> None:
-    """Two questions, two answers: errors are ranked by one score, what is unknown is found by another."""
-    logits, labels = drawn(2, count=400)
-    distance = np.random.default_rng(0).standard_normal(400).astype(np.float32)
-    outside = Sample(logits[:50], None, distance[:50] + 9)  # as certain as the others: only the distance differs
-    made = fitted(logits, labels, ood=outside, distance=distance).thresholds
-    assert made["ood"].score == "distance"
-    assert made["ood"].measured["auroc"] == made["ood"].measured["true_positive_rate"] == 1
-    assert made["ood"].target == {"false_alarm": 0.05}
-    assert made["abstain"].score != "distance"
-    assert made["abstain"].measured["auroc"] > 0.6
-    assert fitted(logits, labels).thresholds["ood"].score == "energy"
-    targets = Targets(Coverage(0.9, "confidence"), FalseAlarm(0.1, "predictive_entropy"))
-    made = fitted(logits, labels, targets, outside, distance=distance).thresholds
-    assert [made[name].score for name in ("abstain", "ood")] == ["confidence", "predictive_entropy"]
-    with pytest.raises(HydrantError, match="score distance"):
-        fitted(logits, labels, Targets(flags=FalseAlarm(score="distance")))
-
-
 def drawn_scores(rng: np.random.Generator, wrong: np.ndarray) -> dict[str, np.ndarray]:
     """Scores that are as good as each other, and have much in common."""
     common, found = rng.standard_normal(len(wrong)), {}
@@ -164,26 +125,6 @@ def test_of_scores_that_are_alike_the_confidence_stays(errors: int, most: float)
     for _ in range(150):
         left += abstention(drawn_scores(rng, wrong), wrong, Coverage(0.9)).score != "confidence"
     assert left / 150 <= most
-
-
-def test_a_score_that_is_clearly_better_is_not_hidden_by_one_that_is_not() -> None:
-    """The best by chance may be ahead of it, but not clearly ahead of the confidence."""
-    rng, wrong = np.random.default_rng(1), np.arange(400) < 20
-    known = drawn_scores(rng, wrong)
-    nearly = -known["confidence"] + 0.1 * rng.standard_normal(400) + 0.5 * wrong  # the same, but a little better
-    known["predictive_entropy"] = nearly.astype(np.float32)
-
-    def ranked(name: str) -> tuple[np.ndarray, np.ndarray]:
-        return uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]
-
-    for _ in range(1000):
-        known["distance"] = (rng.standard_normal(400) + 1.5 * wrong).astype(np.float32)
-        ahead, error = auroc_difference(ranked("distance"), ranked("confidence"))
-        if auroc(*ranked("distance")) > auroc(*ranked("predictive_entropy")) and ahead < 2.2 * error:
-            break
-    else:
-        pytest.fail("no such draw")
-    assert abstention(known, wrong, Coverage(0.9)).score == "predictive_entropy"
 
 
 @pytest.mark.parametrize(("errors", "count"), [(0, 10), (10, 10), (5, 400)])
@@ -296,16 +237,6 @@ def test_each_label_has_the_temperature_of_its_least_loss() -> None:
         assert loss(found[place]) == pytest.approx(best.fun, abs=1e-7)
 
 
-def test_a_rare_or_separable_label_takes_the_common_temperature() -> None:
-    logits, labels = labelled(400, 1, 2.0)
-    labels[:, 1] = False
-    labels[: MIN_EXAMPLES - 1, 1] = True
-    logits[:, :, 2] = np.where(labels[:, 2], 5, -5)[:, None]  # separable: its likelihood has no least temperature
-    found, common = fit_temperatures(logits, labels)
-    assert found[1] == found[2] == common
-    assert common not in (found[0], found[3])
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=20))
 def test_the_threshold_has_the_best_f1(pairs: list[tuple[int, bool]]) -> None:
@@ -337,18 +268,6 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
             assert lacking.sum() == len(lacking) - math.ceil((len(lacking) + 1) * 0.9 - 1e-9)
         fresh.append((assigned & ~labels)[200:].sum(axis=0) / (~labels[200:]).sum(axis=0))
     assert np.mean(fresh) == pytest.approx(0.1, abs=0.015)
-
-
-def test_what_cannot_be_fitted_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    logits, labels = labelled(100, 2)
-    labels[:, 0] = False
-    found = of_labels(logits, labels).labels
-    assert found is not None
-    assert found.thresholds[0] == 0.5
-    assert "no example has, or every one has, a" in caplog.text
-    labels[:, 1] = True
-    with pytest.raises(InputError, match="label 'b'"):
-        of_labels(logits, labels, label_false_alarm=0.05)
 
 
 def test_abstention_stands_on_answers_with_a_wrong_label() -> None:
@@ -420,17 +339,6 @@ def test_the_scale_is_the_most_likely_one() -> None:
 
     best = scipy.optimize.minimize(loss, np.log([scale.factor, scale.floor]), method="Nelder-Mead").fun
     assert best - 1e-12 <= found.mean() <= best + 5e-3, "ε on a grid of factors of two loses no more"
-
-
-def test_members_that_are_wrong_together_are_reckoned_with() -> None:
-    """Where a small variance always meant a small error, one input that breaks the rule costs no hundred thousand."""
-    rng = np.random.default_rng(0)
-    variance = np.exp(rng.normal(-9, 3, 2000))
-    errors = np.sqrt(variance) * rng.normal(0, 20, 2000)
-    as_usual = np.sqrt((errors**2).mean(keepdims=True))
-    assert gaussian_nll(as_usual, np.zeros(1), fit_scale(errors, variance)) < 1000, "alone some 500,000 nats"
-    useless = fit_scale(rng.normal(0, 2, 2000), np.exp(rng.normal(0, 1, 2000)))
-    np.testing.assert_allclose(useless.variance(np.ones(1)), 4, rtol=0.1)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))

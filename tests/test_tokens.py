@@ -14,12 +14,10 @@ import pytest
 import torch
 from hydrant import GraphForm, Prediction
 from hydrant.bundle.calibration import Calibration, Threshold
-from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.models.family_registry import architecture_of
-from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan
@@ -40,30 +38,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hydrant.save_bundle(ensemble, folder / "bundle", make_word_tokenizer(folder))
     hydrant.export_onnx(folder / "bundle", form=GraphForm(member_outputs=True))
     return folder / "bundle"
-
-
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_every_token_matches_the_original_model(family: str, tmp_path: Path) -> None:
-    """Pruned heads silenced by hooks; in PyTorch and in the graph, where the batch has padding.
-
-    Every family in ``test_every_task``.
-    """
-    model, inputs = make_tagger(family), make_inputs(family)
-    plan = random_plan(family, 3)
-    ensemble, kept = hydrant.fuse(model, plan), real(inputs)
-    expected = oracle.ensemble([model], plan, inputs)
-    with torch.no_grad():
-        found = ensemble(**inputs)
-    np.testing.assert_allclose(found.member_logits[:, kept], expected["member_logits"][:, kept], atol=1e-4, rtol=1e-4)
-    hydrant.save_bundle(ensemble, tmp_path / "bundle")
-    hydrant.export_onnx(tmp_path / "bundle")
-    with open_backend(Bundle.open(tmp_path / "bundle"), "onnxruntime")[0] as graph:
-        outputs = graph.run({name: tensor.numpy() for name, tensor in inputs.items()})
-    for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
-        np.testing.assert_allclose(getattr(found, name)[kept], expected[name][kept], atol=2e-5)
-        np.testing.assert_allclose(outputs[name][kept], expected[name][kept], atol=2e-5)
-    energy = -np.log(np.exp(expected["member_logits"]).sum(axis=-1)).mean(axis=0)
-    np.testing.assert_allclose(outputs["energy"][kept], energy[kept], atol=1e-4)
 
 
 def test_several_checkpoints_fuse_exactly(tmp_path: Path) -> None:
@@ -152,18 +126,6 @@ def test_spans_are_as_sure_as_their_least_sure_word(bundle: Path) -> None:
     assert [span["text"] for span in row["spans"]] == ["anna smith", "rome"]
     assert [word["label"] for word in row["words"]] == ["B-PER", "I-PER", "O", "B-LOC"]
     json.dumps(row)
-
-
-def test_ready_tensors_have_no_words(bundle: Path) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
-    arrays["input_ids"] = arrays["input_ids"] % 20
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        found = predictor.predict(arrays)
-        assert np.array_equal(found.mask, arrays["attention_mask"].astype(bool))
-        with pytest.raises(InputError, match="made of ready tensors, whose words are not known"):
-            predictor.spans(found)
-        with pytest.raises(InputError, match="this model tags tokens"):
-            predictor.predict([7])
 
 
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:

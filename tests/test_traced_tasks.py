@@ -197,7 +197,7 @@ def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
             check_taps(both, few, 2)
     with pytest.raises(ValueError, match="of a model of 2 layers and 2 members"):
         check_taps(("layers.1.token",), found, 2)
-    with pytest.raises(InputError, match=r"reads was not found, so there is no distance"):
+    with pytest.raises(InputError, match=r"are unknown, so there is no distance"):
         named_taps("auto", replace(found, width=0, classifier="", hidden_states=False), 1, 2)
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Jointly, PerMember, Reading, fuse, load_ensemble, save_bundle, tune
-from hydrant.cli.inspect import inspect_bundle
-from hydrant.cli.inspection_text import inspect_text
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
 from support import make_inputs, make_model, make_tokenizer
 from test_lora import NAMES, assert_cost, make_adapter

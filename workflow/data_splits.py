@@ -1,8 +1,7 @@
-"""Splits of the data by what they do: data that choose never report.
+"""Splits of the data by use: data that choose never report.
 
-The training data tune the members and fit the distance. Of the validation data, shuffled, one part chooses (the plan,
-and the epoch to keep), one fits temperature and thresholds, and one reports, unless test data do; out-of-distribution
-data choose with one half and report with the other.
+Validation data are split into three: one part chooses, one fits thresholds, one reports, unless test data do. Of
+out-of-distribution data one half chooses, the other reports.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from ..tasks import TaskName
 log = logging.getLogger(__name__)
 
 LEAST = 20
-"""Fewest examples of a part: of fewer, thresholds and figures say nothing."""
 
 MOST = 0.5
-"""Share of examples from which on data that recur are refused."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +83,15 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
         known = set(hashed[earlier] or ())
         share = sum(each in known for each in hashed[later] or ()) / len(sets[later])
         if share >= MOST:
-            raise InputError(
-                f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source}) are among "
-                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own"
-            )
+            what = f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source})"
+            others = f"those of the {earlier} data ({sets[earlier].source})"
+            raise InputError(f"{what} are among {others}; expected examples of their own")
 
 
 def _shares(examples: Examples, count: int, seed: int, task: TaskName = "classification") -> list[Examples]:
     if len(examples) < count * LEAST:
         raise InputError(
-            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
-            "parts have different uses; give more, or test data of their own"
+            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST} for {count} uses: "
+            "give more, or test data of their own"
         )
     return random_parts(examples, count, seed, task)

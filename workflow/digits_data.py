@@ -1,7 +1,4 @@
-"""The demo's data and model: scikit-learn's handwritten digits, OOD images, and a small ViT.
-
-Nothing is downloaded: the digits, the photographs and the font come with scikit-learn and Pillow.
-"""
+"""The demo's data and model: scikit-learn's handwritten digits, OOD images, and a small ViT; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ SIZE = 8
 HEAD_DROPOUT = 1 / 3
 
 LETTERS = "AEFHKMNRTWXY"
-"""Letters that are not drawn like any digit."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,7 @@ def one_thread() -> Iterator[None]:
 def make_checkpoint(
     folder: Any, data: DigitsData, seed: int, epochs: int, progress: Callable[..., Iterable[Any]]
 ) -> None:
-    """Train a ViT of 4 layers with 8 heads on the digits and save it, with its image processor.
-
-    Images are shifted by up to one pixel at random while training, and each head is silenced for
-    one example in three, so that the model tolerates losing heads without further tuning.
-    """
+    """Train and save a small ViT; heads are silenced at random, so that it tolerates losing some."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 

@@ -196,9 +196,12 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
         for column, index in enumerate(chosen):
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(pictures[index], interpolation="nearest")
-            axes.set_xticks([])
-            axes.set_yticks([])
-            _caption(axes, prediction, int(index), labels, None if known is None else labels[known[index]])
+            axes.set(xticks=[], yticks=[])
+            said, actual = labels[prediction.label[index]], None if known is None else labels[known[index]]
+            wrong = actual not in (None, said)
+            caption = f"“{said}”{f', is {actual}' * wrong} {prediction.confidence[index]:.2f}\n"
+            caption += f"H {prediction.predictive_entropy[index]:.2f}  MI {prediction.mutual_information[index]:.2f}"
+            axes.set_title(caption, fontsize=7.5, color=OUTSIDE if wrong else "black")
             axes.spines[:].set(color=color, linewidth=1.6)
             if column == 0:
                 axes.set_ylabel(title, fontsize=10, color=color)
@@ -206,17 +209,6 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
     return buffer.getvalue()
-
-
-def _caption(axes: Any, prediction: Prediction, index: int, labels: list[str], truth: str | None) -> None:
-    said = labels[prediction.label[index]]
-    wrong = truth not in (None, said)
-    axes.set_title(
-        f"“{said}”{f', is {truth}' * wrong} {prediction.confidence[index]:.2f}\n"
-        f"H {prediction.predictive_entropy[index]:.2f}  MI {prediction.mutual_information[index]:.2f}",
-        fontsize=7.5,
-        color=OUTSIDE if wrong else "black",
-    )
 
 
 def _histogram(axes: Any, digits: Prediction, ood: Prediction) -> None:

@@ -1,8 +1,4 @@
-"""``hydrant.explore``: a small grid of plans, measured: fork × heads × method, untuned or tuned, against their cost.
-
-Half of the labelled data plans and judges epochs, the other half measures; out-of-distribution data only measure. So
-the figures of all points are fair, and that of the point which is chosen by them is a little better than it will be.
-"""
+"""``hydrant.explore``: a small grid of plans, measured: fork × heads × method, untuned or tuned, against their cost."""
 
 from __future__ import annotations
 
@@ -63,11 +59,7 @@ class Grid:
             raise InputError(f"methods is {cut(self.methods)}; expected some of {listing(known)}")
 
     def points(self, architecture: Architecture) -> Iterator[tuple[int, int, str]]:
-        """Fork, heads and method of every point.
-
-        Raises:
-            InputError: a layer or number of heads that the model does not have.
-        """
+        """Fork, heads and method of every point; layers or heads that the model does not have are refused."""
         layers, heads = architecture.layers, architecture.heads
         forks = self.forks or sorted({layers - 1, layers - max(1, layers // 3), layers // 2})
         counts = self.heads or sorted({max(1, heads * share // 6) for share in (1, 2, 4)})
@@ -80,12 +72,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """A model measured: ``single model``, ``Deep Ensemble``, or the method of a plan.
+    """A measured model: ``single model``, ``Deep Ensemble``, or the method of a plan.
 
-    Attributes:
-        fork, heads: first layer where members differ, and heads kept in each from there on; ``None`` without a plan.
-        tuned: whether it was tuned, and an epoch was better than before.
-        ratio: operations ÷ those of the plain single model; the other figures are as in ``workflow.quality``.
+    ``fork`` and ``heads`` are ``None`` without a plan; ``tuned``: an epoch was better than before; ``ratio``: cost
+    relative to the plain single model. Other figures are as in ``workflow.quality``.
     """
 
     name: str
@@ -101,23 +91,19 @@ class Row:
     mutual_information: float
     rmse: float | None = None
 
-    def keeps(self, single: Row, margin: float) -> bool:
+    def keeps(self, single: Any, margin: float) -> bool:
         """True if nearly as accurate as the single model: within a margin in points, or in per cent of RMSE."""
-        if self.accuracy is not None and single.accuracy is not None:
-            return accuracy_kept(single.accuracy, self.accuracy, margin)
-        assert self.rmse is not None  # what has no accuracy is a regression
-        assert single.rmse is not None
-        return error_kept(single.rmse, self.rmse, margin)
+        mine: Any = self
+        if single.accuracy is not None:
+            return accuracy_kept(single.accuracy, mine.accuracy, margin)
+        return error_kept(single.rmse, mine.rmse, margin)
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """Results of ``explore``.
+    """Results of ``explore``: the single model, a Deep Ensemble where one was given, and every point.
 
-    Attributes:
-        rows: the single model, the Deep Ensemble where one was given, and every point.
-        chosen, best: place among the rows, and its plan; ``None`` where every point loses too much.
-        why: why no point was chosen, in words.
+    ``chosen`` and ``best`` are the place among the rows and its plan, or ``None``, for the reason ``why``.
     """
 
     rows: tuple[Row, ...]
@@ -130,11 +116,7 @@ class Exploration:
 
     @property
     def plan(self) -> HeadPlan:
-        """The plan of the chosen point.
-
-        Raises:
-            InputError: none was chosen; the message says why.
-        """
+        """The plan of the chosen point; ``InputError`` with the reason where none was chosen."""
         if self.best is None:
             raise InputError(self.why)
         return self.best
@@ -195,7 +177,7 @@ def explore(
     check_apart(data, ood)
     if is_pseudo(ood):
         raise InputError(
-            f"ood is {cut(ood)}, which serves to choose circuits, not to measure; give data, or leave it out"
+            f"ood is {cut(ood)}; expected data, since synthetic ones only choose circuits; or leave it out"
         )
     if train is not None:
         require("accelerate", "tune", "tune what is explored")
@@ -205,9 +187,7 @@ def explore(
     how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
     known = read_examples(data, limit=reading.limit(), **how)
     if len(known) < 2:
-        raise InputError(
-            f"there is {len(known)} example of data {known.source}; expected at least 2: give more (--data)"
-        )
+        raise InputError(f"there is {len(known)} example of data {known.source}; expected at least 2 (--data)")
     judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if train is None else read_examples(train, limit=reading.limit(), **how)
@@ -252,10 +232,8 @@ def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str])
         return None
     found = fuse([load_model(source) for source in sources], keep_separate=["all"])
     if list(found.labels) != list(labels):
-        raise InputError(
-            f"the checkpoints to compare with (--compare) have the classes {listing(found.labels)}; expected those of "
-            f"the model, {listing(labels)}, in the same order"
-        )
+        names = f"{listing(found.labels)}; expected the model's, in its order: {listing(labels)}"
+        raise InputError(f"the checkpoints to compare with (--compare) have the classes {names}")
     return found
 
 
@@ -280,14 +258,13 @@ def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPl
     return plan
 
 
-def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: float) -> Exploration:
+def _concluded(found: Exploration, plans: Sequence[Any], margin: float) -> Exploration:
     """The exploration with the plan of its best point, or the reason why there is none."""
     try:
         chosen = chosen_place(found.rows, found.budget, margin)
     except InputError as error:
         return replace(found, why=str(error))
     best, found = plans[chosen], replace(found, chosen=chosen)
-    assert best is not None  # what is no plan is never chosen
     return replace(found, best=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
 
 
@@ -303,7 +280,6 @@ def check_affordable(ratios: Sequence[float], budget: float) -> None:
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
     """The place of the point that is best within budget and margin."""
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
-    check_affordable([row.ratio for _, row in points], budget)
     affordable = [(place, row) for place, row in points if row.ratio <= budget]
     fitting = [(place, row) for place, row in affordable if row.keeps(rows[0], margin)]
     if not fitting:
@@ -320,17 +296,15 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
     if single.accuracy is None:
-        least = min(row.rmse for row in affordable if row.rmse is not None)
-        lost = f"RMSE: the best has {least:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
+        best = min(row.rmse for row in affordable if row.rmse is not None)
+        lost = f"RMSE: the best has {best:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
     else:
         best = max(row.accuracy for row in affordable if row.accuracy is not None)
         lost = (
-            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; {margin:g} points may be lost"
+            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; allowed are {margin:g} points"
         )
-    return InputError(
-        f"no explored plan within the budget keeps the {lost}; give training data to tune on (--train), more heads, or "
-        "a larger margin (--max-accuracy-loss)"
-    )
+    remedy = "give training data to tune on (--train), more heads, or a larger margin (--max-accuracy-loss)"
+    return InputError(f"no explored plan within the budget keeps the {lost}; {remedy}")
 
 
 def _loss(known: Examples, architecture: Architecture) -> str | None:

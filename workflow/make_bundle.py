@@ -41,7 +41,6 @@ from .stage_summaries import (
     behind_line,
     calibrated_line,
     evaluated_line,
-    exported_line,
     fused_line,
     planned_line,
     tuned_line,
@@ -66,13 +65,11 @@ UNKNOWN = "unknown"
 """The digest of data that cannot be compared with those of another call begins so."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
-"""Names of recipe fields on the command line, where these differ."""
 
-READ = (
+CHECKPOINT_FILES = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
     "added_tokens.json", "vocab*", "merges.txt", "*.model",
 )  # fmt: skip
-"""Files of a checkpoint's folder that are read: its weights, and what tells of its model and processor."""
 
 
 def make(
@@ -140,7 +137,9 @@ def make(
     for given in (*known.values(), *unknown.values()):
         if isinstance(given, (str, Path)):
             check_named(given)
-    _check_installed(recipe, html is not None)  # which imports them, for seconds
+    needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
+    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * (html is not None)]:
+        require(module, "make", "make a bundle")  # importing takes seconds
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -189,20 +188,17 @@ class _Job:
         how: dict[str, Any] = {"columns": self.reading, "seed": self.how["seed"]}
         labelled: Any = partial(read_examples, labels=self.labels, task=self.task, **how)
         unlabelled: Any = partial(read_examples, labels=None, **how)
-        training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
-        judged = labelled(validation, role="validation")
-        further: dict[str, Examples | None] = {
-            "test": None if test is None else labelled(test, role="test"),
-            "ood": None if ood is None else unlabelled(ood, role="ood"),
-            "test_ood": None if test_ood is None else unlabelled(test_ood, role="test_ood"),
-        }
-        found = {"training": training, "validation": judged, **further}
-        for apart in (("training", "validation", "test"), ("ood", "test_ood")):
-            sets = {role: examples for role in apart if (examples := found[role]) is not None}
+        known = {"training": data, "validation": validation, "test": test}  # all: what is not drawn was trained on, too
+        unknown = {"ood": ood, "test_ood": test_ood}
+        found: dict[str, Examples] = {}
+        for read, sources in ((labelled, known), (unlabelled, unknown)):
+            sets = {role: read(source, role=role) for role, source in sources.items() if source is not None}
             check_unseen(sets, self.architecture.modality)
+            found |= sets
         if (limit := self.reading.limit()) is not None:
-            training = labelled(training, limit=limit)
-        parts = parted(training, judged, **further, seed=self.how["seed"], task=self.task)
+            found["training"] = labelled(found["training"], limit=limit)
+        further = {role: found.get(role) for role in ("test", "ood", "test_ood")}
+        parts = parted(found["training"], found["validation"], **further, seed=self.how["seed"], task=self.task)
         if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
             check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
         return parts
@@ -266,7 +262,8 @@ class _Job:
                 space.stage(SECOND, lambda: self._second(space.folder, parts))
         stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
         self._leave(space, found["tune"])
-        stage("export", exported_line, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
+        exported = "{graph}, checked".format_map
+        stage("export", exported, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
         stage(
             "calibrate", calibrated_line,
             lambda: calibrate(
@@ -386,7 +383,7 @@ class _Job:
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the files of a checkpoint that are read; what else lies in its folder may change."""
-    found = {file for pattern in READ for file in folder.glob(pattern) if file.is_file()}
+    found = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
     return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
 
 
@@ -398,10 +395,3 @@ def _lost(facts: Mapping[str, Any]) -> str:
         return "" if kept else f"accuracy {tuned:.3f}, the single model {single:.3f}"
     single, tuned = facts["single_rmse"], facts["rmse_after"]  # what has no accuracy is a regression
     return "" if error_kept(single, tuned, ERROR_MARGIN) else f"RMSE {tuned:.4g}, the single model {single:.4g}"
-
-
-def _check_installed(recipe: Recipe, page: bool) -> None:
-    """Refuse what a stage lacks before any long work."""
-    needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
-    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * page]:
-        require(module, "make", "make a bundle")

@@ -15,13 +15,10 @@ QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("RMSE (lower is better)", lambda row: row.rmse),
     ("NLL, calibrated (nats; lower is better)", lambda row: row.nll),
 )
-"""A panel for each: what it is called, and its value."""
 
 DRAWS = ("report", "draw quality against cost")
-"""The extra that draws, and what for."""
 
 MARKERS = "osD^vP"
-"""Of methods."""
 
 
 def draw_exploration(found: Exploration) -> bytes:
@@ -55,16 +52,14 @@ def draw_exploration(found: Exploration) -> bytes:
             axes.plot(best.ratio, value(best), "o", color="#b3261e", label="chosen", **ring)
         axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
         axes.set_title(title, fontsize=10)
-    handles = [
-        *(figure.axes[0].plot([], [], "s", color=f"C{place % 10}", label=f"fork at layer {fork}")[0]
-          for place, fork in enumerate(forks)),
-        *(figure.axes[0].plot([], [], MARKERS[place % len(MARKERS)], color="#555555", markerfacecolor="white",
-                              label=method)[0] for place, method in enumerate(methods)),
-    ]  # fmt: skip
+    axes = figure.axes[0]
+    for index, fork in enumerate(forks):
+        axes.plot([], [], "s", color=f"C{index % 10}", label=f"fork at layer {fork}")
+    for index, method in enumerate(methods):
+        axes.plot([], [], MARKERS[index % len(MARKERS)], color="#555555", markerfacecolor="white", label=method)
     if any(row.tuned for row in points):
-        handles += figure.axes[0].plot([], [], "o", color="#555555", label="filled: tuned")
-    lines = [line for axes in figure.axes for line in axes.lines]
-    named = [line for line in lines if not str(line.get_label()).startswith("_") and line not in handles]
-    figure.legend(handles=[*{line.get_label(): line for line in named}.values(), *handles],
-                  loc="outside lower center", ncols=4, frameon=False, fontsize=8)  # fmt: skip
+        axes.plot([], [], "o", color="#555555", label="filled: tuned")
+    lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    named = [line for label, line in lines.items() if not str(label).startswith("_")]
+    figure.legend(handles=named, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return png(figure)

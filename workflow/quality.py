@@ -1,8 +1,7 @@
 """Quality of a model in one line, whatever its task: one half of the data calibrates, the other measures.
 
-A classifier is measured as it is, a tagger by its words, several labels by all of them together: each label is a
-softmax over two classes (``metrics.labels.label_pairs``), an example's figures are sums over them. So is a score whose
-labels say what is relevant. A regression has no classes: its NLL is under normal errors (``metrics.scores``).
+Tokens are measured by words. Each label of several, and a relevance, is a softmax over two classes
+(``metrics.labels.label_pairs``), summed over an example. A regression has an NLL under normal errors.
 """
 
 from __future__ import annotations
@@ -23,17 +22,11 @@ from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation, TaskName
 
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
-"""The form of a task's labels."""
 
 Quality = dict[str, float | None]
-"""Metrics by name.
-
-``accuracy``: of classes, or of words; of several labels the share of examples all of whose are right at 0.5, of
-relevance that of pairs at 0.5. ``nll``: of the averaged probabilities, nats; of several labels their sum. ``ece``:
-expected calibration error, of several labels the mean over them. ``auroc``, ``fpr95``: of telling out-of-distribution
-data by predictive entropy, for taggers that of the spans in them, for a regression by the members' variance; ``None``
-without any. ``mutual_information``: mean over examples, or words, nats. ``rmse``: of a regression, which has neither
-accuracy nor ECE; else ``None``.
+"""Metrics by name, ``None`` where a task or the data have none: ``accuracy`` (all labels of an example right),
+``nll`` (summed over labels), ``ece`` (mean over labels), ``auroc`` and ``fpr95`` of OOD detection by predictive entropy
+(for regression by the members' variance), ``mutual_information`` (mean, nats), ``rmse`` of a regression.
 """
 
 

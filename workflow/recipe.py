@@ -18,7 +18,6 @@ EVERY_TOKEN = 1.5
 
 
 TUNING = ("epochs", "learning_rate", "mixed_precision")
-"""Options of the tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +59,14 @@ class Recipe:
         for name in TUNING:
             if self.fast and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
-                    f"{name} = {getattr(self, name)} is given with fast, which leaves the tuning out; leave one out"
+                    f"{name} = {getattr(self, name)} is given with fast, without tuning; leave one of them out"
                 )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
-                "method 'dropout' keeps as many heads as its rate says, not as many as a budget; expected taylor, "
-                "circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+                "method 'dropout' has a rate, not a budget; expected taylor, circuit or random (for dropout: "
+                "`hydrant plan --method dropout`, then `hydrant fuse`)"
             )
 
     def limit(self, architecture: Architecture) -> float:
@@ -77,10 +76,7 @@ class Recipe:
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
-        """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
-
-        ``unknown`` are out-of-distribution examples that may choose; ``state`` keeps what a search has found.
-        """
+        """Methods of choosing heads; circuits by name search on ``unknown`` OOD examples, and keep their state."""
         if isinstance(self.method, Circuit) and self.method.state is None:
             return replace(self.method, state=state)
         if not isinstance(self.method, str):

@@ -19,13 +19,9 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """Results of ``make``.
+    """Results of ``make``: the record of each stage, for the last four the JSON reports of their verbs.
 
-    Attributes:
-        stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
-            ``evaluate`` (of the last four, the reports of these verbs as JSON objects).
-        examples: how many examples did what (``workflow.data_splits.Parts``); ``None`` for what was not given.
-        seconds: that this call took.
+    ``examples``: how many examples did what (``workflow.data_splits.Parts``); ``seconds`` that this call took.
     """
 
     bundle: Path
@@ -63,7 +59,6 @@ QUALITY: dict[str, tuple[str, ...]] = {
     "tokens": ("span_f1", "accuracy", "nll", "ece"),
     "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
 }
-"""Task → metrics of ``hydrant evaluate`` that ``figures`` gives."""
 
 
 def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
@@ -133,11 +128,6 @@ def behind_line(facts: Facts) -> str:
 
 def _behind(lost: str) -> str:
     return f"with few heads they lose too much ({lost})" if lost else "few heads did not get better"
-
-
-def exported_line(facts: Facts) -> str:
-    """The graph."""
-    return f"{facts['graph']}, checked"
 
 
 def calibrated_line(facts: Facts) -> str:

@@ -15,7 +15,6 @@ from ..bundle.staging import copy_folder
 from ..errors import HydrantError, InputError, cut
 
 STATE = "make.json"
-"""Records of the stages, by name."""
 
 
 class Workspace:
@@ -68,10 +67,8 @@ class Workspace:
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             if name not in self._earlier:
                 raise
-            raise InputError(
-                f"{self.folder / STATE} does not tell what the stage {name} did ({type(error).__name__}: "
-                f"{cut(error)}); {self._kept.remedy}"
-            ) from error
+            why = f"the stage {name} ({type(error).__name__}: {cut(error)}); {self._kept.remedy}"
+            raise InputError(f"{self.folder / STATE} has a damaged record of {why}") from error
 
     def remove(self) -> None:
         """Delete the folder: what it made is where it belongs."""

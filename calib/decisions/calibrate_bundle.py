@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,17 @@ from ...errors import InputError, check_seed, require
 from ...metrics.uncertainty import summarise
 from ...progress import Progress, no_progress
 from ...runtime.collect import WordOutputs
-from ...tasks import TaskName
-from ..distance_choice import against_training, candidates, check_options, settled, unseen_classes
-from ..features import Distances, Reduced, Reference, squared_of
+from ..features import (
+    Distances,
+    Reduced,
+    Reference,
+    against_training,
+    candidates,
+    check_options,
+    settled,
+    squared_of,
+    unseen_classes,
+)
 from .fit import FITS, Request, Sample, found_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 
@@ -128,7 +137,7 @@ def calibrate(
     check_apart(data, ood)
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
-    task: TaskName = architecture.task
+    task = architecture.task
     check_options(fit, taps, rank, architecture.width)
     FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
@@ -138,13 +147,13 @@ def calibrate(
     FITS[task].check_labels(known.labels, architecture.score_activation, known.source)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = _of_data(bundle, known, ood, training, task, force)
+    steps, given = ["calibrated"] + [FITTED] * (training is not None), {"data": known, "ood": ood}
+    notes = unseen_classes(bundle, training) + overlaps(bundle, "calibrating", given, steps, () if force else LEARNT)
+    notes += against_training(bundle, known, training, force)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
-    if architecture.every_token:
-        found, ood_found, density = _word_samples(reference, known, ood, distances, bundle.labels)
-    else:
-        found, ood_found, density = _samples(reference, known, ood, distances)
+    samples = partial(_word_samples, bundle.labels) if architecture.every_token else _samples
+    found, ood_found, density = samples(reference, known, ood, distances)
     about = {
         "data": known.name,
         "examples": len(known),
@@ -160,29 +169,10 @@ def calibrate(
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
-def _of_data(
-    bundle: Bundle,
-    known: Examples,
-    ood: Examples | None,
-    training: Examples | None,
-    task: TaskName,
-    force: bool,
-) -> list[str]:
-    """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
-    given, refused = {"data": known, "ood": ood}, () if force else LEARNT
-    if training is None:
-        return overlaps(bundle, "calibrating", given, ["calibrated"], refused)
-    return [
-        *unseen_classes(bundle, training, task),
-        *overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused),
-        *against_training(bundle, known, training, force),
-    ]
-
-
 def _samples(
     reference: Reference, known: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
-    """What the reference gives of both, and their distance, standardised if it was fitted now."""
+    """Outputs of the reference, and their distance, standardised if it was fitted now."""
     logits, squared = reference.run(known, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
     density, near, far = settled(distances, squared, ood_squared)
@@ -191,18 +181,19 @@ def _samples(
 
 
 def _word_samples(
-    reference: Reference, known: Examples, ood: Examples | None, distances: Distances, names: Sequence[str]
+    names: Sequence[str], reference: Reference, known: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
-    """Of the words that have a tag, and all words of out-of-distribution texts."""
+    """The same for the words that have a tag, and all words of out-of-distribution texts."""
     assert known.labels is not None  # read_examples asks for them
     words, labels = reference.words(known, distances).tagged(known.labels)
     if not len(labels):
         raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
     ood_words = None if ood is None else reference.words(ood, distances)
-    of_spans = None
-    if ood_words is not None and len(distances) > 1:  # one is chosen by the spans
-        of_spans = _largest(words, names), _largest(ood_words, names)
-    ood_squared = None if ood_words is None else squared_of(distances, ood_words.outputs)
+    ood_squared = of_spans = None
+    if ood_words is not None:
+        ood_squared = squared_of(distances, ood_words.outputs)
+        if len(distances) > 1:  # one is chosen by the spans
+            of_spans = _largest(words, names), _largest(ood_words, names)
     density, near, far = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
     strange = None if ood_words is None else Sample(ood_words.outputs["logits"], None, far, ood_words.texts)
     return Sample(words.outputs["logits"], labels, near, words.texts, len(known)), strange, density

@@ -27,7 +27,6 @@ from ...bundle.calibration import (
 )
 from ...errors import InputError, listing
 from ...metrics import class_metrics as metrics
-from ...metrics.label_order import order_notes
 from ...metrics.labels import (
     best_f1_threshold,
     joint_losses,
@@ -54,22 +53,19 @@ from .thresholds import (
     flag_threshold,
     present,
     rank,
+    traffic_reference,
     upper_bound,
 )
-from .traffic_profile import traffic_reference
 
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Examples with a label, and as many without it, from which on it has a temperature of its own."""
+"""Examples with a label, and without it, for a temperature of its own."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Member logits [N, M, C] of N inputs or words before any temperature, labels [N] or [N, C] bool, distances [N].
-
-    Words have the index of their text, ascending, [N], and ``inputs`` is the number of texts.
-    """
+    """Member logits [N, M, C] of N inputs, or of words with the indices of their ``inputs`` texts [N]."""
 
     logits: np.ndarray
     labels: Any = None
@@ -153,16 +149,14 @@ def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibratio
     spans, scores = found_spans(words, known.texts, request.names)
     if not spans:
         raise InputError(
-            f"the model finds no span in the {len(known.labels)} tagged words of {request.about['data']}, and "
-            "thresholds are fitted on spans; give more data, with some"
+            f"the model finds no span in the {len(known.labels)} words of {request.about['data']}; give more data"
         )
     ood_scores = None
     if ood is not None:
         strange, ood_scores = found_spans(_class_scores(ood, temperature), ood.texts, request.names)
         if not strange:
             raise InputError(
-                f"the model finds no span in the out-of-distribution data {request.about['ood']}, so that nothing "
-                "could be flagged in them; leave them (ood=…, --ood) out"
+                f"the model finds no span in {request.about['ood']}, so nothing could be flagged; leave out ood (--ood)"
             )
     truth = set(spans_in(known.texts, [request.names[label] for label in known.labels]))
     wrong = np.array([span not in truth for span in spans])
@@ -215,11 +209,7 @@ def fit_labels(known: Sample, ood: Sample | None, request: Request) -> Calibrati
 def fit_temperatures(
     member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress
 ) -> tuple[np.ndarray, float]:
-    """The temperature of each label, [C], and the one that suits all together.
-
-    A label with fewer than :data:`MIN_EXAMPLES` of either kind, or whose examples do not bound its temperature, takes
-    the common one.
-    """
+    """The temperature of each label, [C], or the common one for a label with too few examples, and the common one."""
     pairs = label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
     flat = pairs.transpose(0, 2, 1, 3).reshape(-1, members, 2)  # [N·C, M, 2]
@@ -265,19 +255,14 @@ def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, f
 def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibration:
     """Intervals, and thresholds on what a model of one output does not know.
 
-    Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the errors of validation examples are
-    divided by √(variance + ε), and the quantile is the order statistic ⌈(n + 1) · confidence⌉ of these. A fresh label,
-    exchangeable with them, lies in its interval with at least that probability; ε is fitted on the same examples, a
-    single number that moves it by little.
+    Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the quantile is the order statistic
+    ⌈(n + 1) · confidence⌉ of the validation errors ÷ √(variance + ε), with ε fitted on the same examples.
     """
     scores, targets = _member_summary(known, request.activation), request.targets
     mean, variance = scores["score"], scores["score_variance"]
     for what, values in (("scores", mean), ("labels", known.labels)):
         if not (largest := float(np.abs(values).max())) <= 1e15:
-            raise InputError(
-                f"the {what} reach {largest:.3g}; expected at most 1e+15, since variances are computed in "
-                "float32; train and calibrate on labels in a larger unit"
-            )
+            raise InputError(f"the {what} reach {largest:.3g}; expected at most 1e+15; use labels in a larger unit")
     errors = known.labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
     ood_scores = None if ood is None else _member_summary(ood, request.activation)
@@ -339,7 +324,7 @@ def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Reques
 def _order_notes(known: Sample, request: Request) -> list[str]:
     """Labels in another order than the classes."""
     probabilities = summarise(known.logits, 1.0)["probabilities"]
-    return order_notes(request.about["data"], probabilities, known.labels, request.names)
+    return metrics.order_notes(request.about["data"], probabilities, known.labels, request.names)
 
 
 def _scale_notes(known: Sample, request: Request) -> list[str]:
@@ -347,8 +332,8 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
     if request.activation != "identity" or not is_binary(known.labels):
         return []
     note = (
-        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not cut to that range: intervals "
-        "and RMSE tell how far the scores are from 0 and 1; `hydrant evaluate` judges their order by ranking metrics"
+        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not limited to that range: RMSE and "
+        "intervals measure distances from 0 and 1; `hydrant evaluate` reports ranking metrics"
     )
     log.warning("%s", note)
     return [note]
@@ -356,10 +341,7 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a task is calibrated, and which of ``Targets.asked`` it can meet.
-
-    ``check_labels`` refuses labels that no such model gives; ``notes`` tell what to know of them, logged too.
-    """
+    """How a task is calibrated, which of ``Targets.asked`` it can meet, the check of labels, and notes on them."""
 
     fit: Callable[[Sample, Sample | None, Request], Calibration]
     meets: tuple[str, ...]
@@ -370,10 +352,8 @@ class Fit:
         """Refuse targets that the task cannot meet, before long work."""
         for name, option in targets.asked().items():
             if name not in self.meets:
-                raise InputError(
-                    f"{name} ({option}) is given, and a model that gives {TASKS[task].gives} cannot meet it, but "
-                    f"{', '.join(('coverage', 'false alarm', *self.meets))}; leave it out"
-                )
+                options = ", ".join(("coverage", "false alarm", *self.meets))
+                raise InputError(f"{name} ({option}) is not for {TASKS[task].gives}; expected {options}")
 
 
 FITS: dict[TaskName, Fit] = {
@@ -382,4 +362,3 @@ FITS: dict[TaskName, Fit] = {
     "tokens": Fit(fit_spans, ("risk",)),
     "multi_label": Fit(fit_labels, ("risk", "label_false_alarm")),
 }
-"""Task → how it is calibrated."""

@@ -96,7 +96,7 @@ class FalseAlarm:
 
 @dataclass(frozen=True)
 class Targets:
-    """What to fit; ``None`` stands for no sets, the usual confidence of intervals, and labels of the best F1."""
+    """Calibration targets; ``None`` means no sets, the default confidence of intervals, and labels of the best F1."""
 
     abstain: Coverage | Risk = Coverage()
     flags: FalseAlarm = FalseAlarm()

@@ -18,7 +18,6 @@ from ...progress import Progress, no_progress
 log = logging.getLogger(__name__)
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
-"""T is searched between these."""
 
 MARGIN = 1.25
 """A temperature within this factor of either end is one that the examples do not bound."""
@@ -28,10 +27,7 @@ STEPS = 25
 
 
 def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
-    """The temperature of least negative log-likelihood, rounded to six digits.
-
-    A coarse grid over log T finds the valley, a golden-section search its bottom.
-    """
+    """The temperature of least negative log-likelihood, rounded to six digits."""
     temperature = best_temperature(member_logits, labels, progress)
     if not is_bounded(temperature):
         reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
@@ -44,7 +40,7 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
 
 
 def best_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
-    """As :func:`fit_temperature`, without a warning where the examples do not bound it."""
+    """The same by a grid over log T and a golden-section search, without a warning."""
     grid = np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), STEPS)
     losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
     best = int(np.argmin(losses))

@@ -1,4 +1,4 @@
-"""Thresholds on an uncertainty score: when to abstain, and what to call out of distribution.
+"""Thresholds on an uncertainty score, and the rates and histograms of the examples under them.
 
 Scores are turned so that higher means less certain; an input is uncertain when its score is *above* the threshold.
 The guarantees hold for fresh inputs exchangeable with the examples, and for a temperature that was fixed
@@ -8,12 +8,13 @@ beforehand; one that was fitted on the same examples is a single number, and mov
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
 import numpy as np
 
-from ...bundle.calibration import SIDES, Threshold
+from ...bundle.calibration import ABSTAIN, OOD, SIDES, Threshold
+from ...bundle.traffic_reference import Histogram, Rate, TrafficReference, binned
 from ...errors import InputError, require
 from ...metrics.class_metrics import Ranked, auroc, auroc_difference
 from ...metrics.uncertainty import uncertainty
@@ -29,7 +30,14 @@ COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
 """What messages call the levels of the two thresholds."""
 
 BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
+"""Scores between 0 and log C (or 1), or C · log 2 for several labels."""
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Shares of examples below the edges of a histogram, from the most certain on: deciles, and the uncertain end finer."""
+
+RESOLUTION = 1e-4
+"""Least width of a bin, beyond 1 relative to the value, since backends round differently; of a score in units of its
+own relative to the spread of its values, too."""
 
 
 def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
@@ -49,10 +57,7 @@ def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> T
 
 
 def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
-    """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some.
-
-    The usual one gives way to the best of those that rank them clearly better.
-    """
+    """The score to abstain by, and its AUROC for wrong answers; the usual score unless another is clearly better."""
     usual = "confidence" if "confidence" in scores else "predictive_entropy"
     if not wrong.any() or wrong.all():
         return present(usual if asked == "auto" else asked, scores), {}
@@ -65,8 +70,8 @@ def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, 
 def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
     """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
 
-    The differences are taken as normal, and a chance of 5 % is shared out among the other scores (Bonferroni). With
-    fewer than 10 wrong or right answers they are far from normal, and one score or another is ahead.
+    Differences are taken as normal, at a level of 5 % with Bonferroni's correction; with fewer than 10 wrong or right
+    answers they are far from normal.
     """
     if min(map(len, ranked[usual])) < 10 or len(ranked) == 1:
         return usual
@@ -109,11 +114,11 @@ def present(score: str, scores: Scores) -> str:
 
 
 def _highest(score: str, scores: Scores) -> float:
-    """The least certain value a turned score can take; of an unbounded one the largest that was seen."""
+    """The least certain value a turned score can take; of an unbounded one the largest of the examples."""
     if score not in BOUNDED:
         return float(uncertainty(scores, score).max())
     count = scores["probabilities"].shape[1]
-    if "confidence" not in scores:  # labels of their own, each of at most log 2
+    if "confidence" not in scores:  # several labels
         return count * math.log(2)
     return 0.0 if score == "confidence" else math.log(count)
 
@@ -121,8 +126,7 @@ def _highest(score: str, scores: Scores) -> float:
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
     """The threshold above which a fresh in-distribution input lies with probability at most ``share``.
 
-    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores [N] float32: a conformal anomaly test (Laxhammar &
-    Falkman 2010), which no out-of-distribution example is needed for.
+    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores: a conformal anomaly test (Laxhammar & Falkman 2010).
     """
     return upper_bound(scores, 1 - share, SPARED, limit)
 
@@ -156,10 +160,7 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
 
 
 def binomial_bound(errors: int, count: int, delta: float) -> float:
-    """The largest error rate under which ``errors`` or fewer of ``count`` still have probability ``delta``.
-
-    The upper end of the Clopper–Pearson interval.
-    """
+    """Upper end of the Clopper–Pearson interval: the error rate at which so few errors have probability ``delta``."""
     stats = require("scipy.stats", "report", "bound the selective risk")
     return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
 
@@ -174,10 +175,9 @@ def rank(count: int, level: float) -> int:
 
 
 def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> float:
-    """A number that a fresh value does not exceed with probability at least ``level``.
+    """A number that a fresh, exchangeable value does not exceed with probability at least ``level``.
 
-    It lies between the value of that rank and the next larger one, away from both: a backend that rounds
-    differently decides the same. Values [N] float32 are exchangeable with the fresh one.
+    It lies half way to the next larger value, so that a backend that rounds differently decides the same.
     """
     check_count(len(values), level, what)
     return gap(np.sort(values), rank(len(values), level) - 1, limit)
@@ -197,3 +197,69 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
     high = above[0] if len(above) else np.float32(max(limit, low))
     middle = np.float32((float(low) + float(high)) / 2)
     return float(str(middle if low <= middle < high else low))  # the shortest decimal that names it
+
+
+def traffic_reference(
+    scores: Scores,
+    thresholds: Mapping[str, Threshold],
+    labels: Mapping[str, int],
+    texts: np.ndarray | None = None,
+    inputs: int | None = None,
+) -> TrafficReference:
+    """Drift reference of inputs, or of spans with the index of each one's text [N]; ``labels`` by how often predicted.
+
+    A text of the ``inputs`` counts as flagged where one of its spans is.
+    """
+    count = len(next(iter(scores.values()))) if inputs is None else inputs
+    units = np.arange(count) if texts is None else texts
+    rates = {
+        field: Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
+        for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD))
+    }
+    return TrafficReference(count, rates, _histograms(scores), labels)
+
+
+def beyond(scores: Scores, threshold: Threshold) -> np.ndarray:
+    """Which examples lie on the uncertain side, [N] bool, compared in float32."""
+    values, limit = scores[threshold.score], np.float32(threshold.value)
+    found: np.ndarray = values < limit if threshold.side == "below" else values > limit
+    return found
+
+
+def _histograms(scores: Scores) -> dict[str, Histogram]:
+    found = {}
+    for name, values in scores.items():
+        if values.ndim == 1 and len(values):
+            own_units = name in ("score", "score_variance")
+            edges = bin_edges(uncertainty(scores, name), turned=SIDES.get(name) == "below", own_units=own_units)
+            found[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
+    return found
+
+
+def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:
+    """Ascending edges of a histogram of values [N] float32 at :data:`LEVELS`, or between all of few distinct values.
+
+    Each lies between two values, where rounding moves none across.
+    """
+    ordered = np.sort(values)
+    distinct = np.unique(ordered)
+    if len(distinct) <= len(LEVELS) + 1:
+        lows = np.searchsorted(ordered, distinct[:-1], side="right") - 1
+    else:
+        lows = np.array([int(level * len(ordered)) - 1 for level in LEVELS])
+    least, most = float(ordered[0]), float(ordered[-1])
+    edges = {gap(ordered, int(low), most) for low in lows if ordered[low] < most}
+    if turned:  # an edge belongs to the bin of the larger scores: half way alone, not at the value below it
+        edges = {edge for edge in edges if np.float32(edge) not in distinct}
+    kept = _apart(edges, least, most, min(1.0, most - least) if own_units else 1.0)
+    return sorted(-edge for edge in kept) if turned else sorted(kept)
+
+
+def _apart(edges: Iterable[float], least: float, most: float, unit: float) -> list[float]:
+    """Edges that are :data:`RESOLUTION` apart, and from the ends; the most uncertain stay first."""
+    kept: list[float] = []
+    for edge in sorted(edges, reverse=True):
+        step = RESOLUTION * max(unit, abs(edge))
+        if min(kept[-1] - edge if kept else math.inf, edge - least, most - edge) >= step:
+            kept.append(edge)
+    return kept

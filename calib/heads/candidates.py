@@ -1,9 +1,8 @@
 """Plans that fit a budget of operations: where members fork, and how many heads they keep from there on.
 
-A plan *forks* at the first layer where its members differ; below, one trunk keeps every head and runs once. For every
-fork there are two ways to spread heads over the layers above it: as many in each (uniform), or by importance, the head
-that matters most first (ranked). Of each way the largest plan whose estimated cost fits is tried and three smaller
-ones, since heads are nearly free in a late layer and members that keep almost all of them agree on everything.
+A plan *forks* at the first layer where its members differ; below, one trunk keeps every head and runs once. Above every
+fork heads are spread in two ways: as many in each layer (uniform), or by importance (ranked). Of each way the largest
+plan whose estimated cost fits is tried and three smaller ones, since members with almost all heads agree too much.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def check_reachable(
 def _cheapest(
     architecture: Architecture, first_heads: np.ndarray, forks: Iterable[int], sequence: int | None
 ) -> Candidate | None:
-    """The cheapest plan of members that keep one head in each layer from the fork on, each the one that is given."""
+    """The cheapest plan of members that keep one given head in each layer from the fork on."""
     scores = np.zeros((len(first_heads), architecture.layers, architecture.heads))
     scores[np.arange(len(first_heads)), :, first_heads] = 1
     made = []
@@ -85,18 +84,23 @@ def find_candidates(
 ) -> list[Candidate]:
     """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
 
-    Of members that will be tuned the one with a third of the heads or two, or fewer, from the earliest layer that fits.
-    What these lose to pruning says little of what they are once tuned, so that nothing is compared; that few heads and
-    an early fork detect best then is what the studies found (docs/research/findings.md).
+    For tuning it is the plan with at most a third of the heads, or two, from the earliest layer that fits: few heads
+    and an early fork detect best after tuning (docs/research/findings.md).
     """
     seen: list[Candidate] = []
     found: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:
-        for way in _ways(architecture, scores, fork, ranked=search is None, to_tune=to_tune):
-            made = [_candidate(architecture, scores, fork, counts, sequence, drawn) for counts in way]
-            different = [candidate for candidate in made if candidate is not None]
+        uniform: Iterable[list[int]] = _uniform(architecture, fork)
+        if to_tune:
+            uniform = islice(uniform, max(2, architecture.heads // 3))
+        for way in [uniform] if to_tune or search else [uniform, _ranked(architecture, scores, fork)]:
+            plans = ((counts, choose_apart(list(scores), [counts] * len(scores), drawn)) for counts in way)
+            costed = [_costed(architecture, tuple(members), fork, counts, sequence) for counts, members in plans]
+            different = [candidate for candidate in costed if candidate is not None]
             seen += different
-            for chosen in different[::-1] if to_tune else _some(different, budget):
+            fitting = [candidate for candidate in different if candidate.ratio <= budget]
+            some = [fitting[max(0, math.ceil(share * len(fitting)) - 1)] for share in SHARES if fitting]
+            for chosen in different[::-1] if to_tune else some:
                 members = search(chosen.counts) if search else chosen.members
                 exact = _costed(architecture, members, fork, chosen.counts, sequence)
                 if exact is not None and exact.ratio <= budget:
@@ -108,39 +112,23 @@ def find_candidates(
     return list(found.values())
 
 
-def _ways(
-    architecture: Architecture, scores: np.ndarray, fork: int, *, ranked: bool, to_tune: bool
-) -> list[Iterable[list[int]]]:
-    """The ways to spread heads, each as head counts [L], fewest first."""
-    uniform = _uniform(architecture, fork)
-    if to_tune:
-        return [islice(uniform, max(2, architecture.heads // 3))]
-    return [uniform, _ranked(architecture, scores, fork)] if ranked else [uniform]
-
-
-def _some(different: Sequence[Candidate], budget: float) -> list[Candidate]:
-    """Of the plans of one fork the largest that fits, and three smaller ones."""
-    fitting = [candidate for candidate in different if candidate.ratio <= budget]
-    return [fitting[max(0, math.ceil(share * len(fitting)) - 1)] for share in SHARES if fitting]
-
-
 def round_up(ratio: float) -> float:
     """A cost ratio to three decimals, never below it."""
     return math.ceil(ratio * 1000) / 1000
 
 
 def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError:
-    """Why there is no plan: members that part nowhere, perhaps once their heads are searched, or a budget too small."""
+    """The error without a plan: members do not differ at any fork, or the budget is too small."""
     if cheapest is not None and cheapest.ratio > budget:
         return _unreachable(budget, members, cheapest)
     return InputError(
-        f"the {members} members keep the same heads in the layer where they are to part, in every plan; expected "
-        "members that differ there; raise the noise, or use another seed or diversity"
+        f"the {members} members keep the same heads at the fork of every plan; raise the noise, or use another seed or "
+        "diversity"
     )
 
 
 def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float | None = None) -> InputError:
-    """The refusal; ``enough`` is what members need whose best heads differ, where the scores are not known yet."""
+    """The error of a small budget; ``enough`` is the cost of members whose best heads differ, before any scores."""
     least = round_up(cheapest.ratio)
     most = max(least, round_up(enough or 0))
     costs = f"{least}" if most == least else f"{least} to {most}, by which heads they keep,"
@@ -158,11 +146,7 @@ def _uniform(architecture: Architecture, fork: int) -> Iterator[list[int]]:
 
 
 def _ranked(architecture: Architecture, scores: np.ndarray, fork: int) -> Iterator[list[int]]:
-    """Head counts [L] that add one head after the other by importance, fewest first.
-
-    Importance is the members' mean, divided by its norm in the layer: layers of large scores take no more than
-    others. Every layer has one head before any has two.
-    """
+    """Head counts [L], fewest first, that add one head after another by the mean importance, normalised by layer."""
     mean = np.asarray(scores, np.float64).mean(axis=0)[fork:]
     share = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     rest = -np.sort(-share, axis=1)[:, 1:]  # [L − fork, H − 1], best first
@@ -171,19 +155,6 @@ def _ranked(architecture: Architecture, scores: np.ndarray, fork: int) -> Iterat
     for index in np.argsort(-rest, axis=None, kind="stable"):
         counts[fork + int(index) // rest.shape[1]] += 1
         yield list(counts)
-
-
-def _candidate(
-    architecture: Architecture,
-    scores: np.ndarray,
-    fork: int,
-    counts: Sequence[int],
-    sequence: int | None,
-    drawn: Collection[int],
-) -> Candidate | None:
-    """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
-    members = choose_apart(list(scores), [counts] * len(scores), drawn)
-    return _costed(architecture, tuple(members), fork, counts, sequence)
 
 
 def _costed(

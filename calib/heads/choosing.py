@@ -61,7 +61,7 @@ class Job:
 
 
 class AccuracyLossError(InputError):
-    """Members lose more than they may, however they are chosen: what was searched for them is of no more use."""
+    """Members lose more accuracy than allowed, however they are chosen."""
 
 
 class Choice:
@@ -84,12 +84,12 @@ class Choice:
 
     @property
     def searches(self) -> bool:
-        """Whether heads depend on how many the layers below keep, so that no table of scores tells them."""
+        """Whether heads depend on how many the layers below keep."""
         return any(isinstance(method, Circuit) for method in self._methods)
 
     @property
     def drawn(self) -> list[int]:
-        """Members whose heads are drawn at random: they keep these, whatever the others have."""
+        """Members whose heads are drawn at random."""
         return [member for member, method in enumerate(self._methods) if isinstance(method, Random)]
 
     def heads(self, counts: Counts) -> tuple[Keep, ...]:
@@ -106,36 +106,30 @@ class Choice:
 
     @contextmanager
     def searching(self) -> Iterator[Choice]:
-        """Searches keep what they found until all of this is done, or its circuits lose too much.
-
-        Interrupted, or where anything else comes in the way, they go on from there.
-        """
+        """Keep the state of searches if the block is interrupted or fails, but for too large a loss of accuracy."""
+        lost: AccuracyLossError | None = None
         try:
             yield self
-        except AccuracyLossError:
-            self._forget()
-            raise
-        self._forget()
-
-    def _forget(self) -> None:
+        except AccuracyLossError as error:
+            lost = error
         for folder in self._states:
             discard(folder, folder.stem)
+        if lost is not None:
+            raise lost
 
     def _tables(self) -> np.ndarray:
-        """Scores [M, L, H]; of circuits random ones, which stand for what is not known yet."""
+        """Scores [M, L, H]; of circuits random ones until the search."""
         job, architecture = self.job, self.job.architecture
         tables = drawn_scores(self._methods, architecture.layers, architecture.heads, job.seed)
         if facts := drawn_facts(self._methods):
             self._facts["random"] = facts
-        per_example: np.ndarray | None = None
-        for method, members in self._groups:
-            if not isinstance(method, Taylor):
-                continue
-            if per_example is None:
-                per_example = taylor_scores(
-                    job.model, job.scoring, job.processor, architecture,
-                    batch_size=job.reading.batch_size, progress=job.progress,
-                )  # fmt: skip
+        groups = [(method, members) for method, members in self._groups if isinstance(method, Taylor)]
+        if groups:
+            per_example = taylor_scores(
+                job.model, job.scoring, job.processor, architecture,
+                batch_size=job.reading.batch_size, progress=job.progress,
+            )  # fmt: skip
+        for method, members in groups:
             tables[members] = diversify(per_example, len(members), method.diversity, deviation(method), job.seed)
             mean = per_example.mean(axis=0, dtype=np.float64)
             scores = [[float(f"{score:.6g}") for score in row] for row in mean]

@@ -5,10 +5,9 @@ layer in turn and evaluate the objective (``calib.heads.objectives``) on the val
 objective without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of
 the circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
 
-Which heads of earlier layers are masked: by default those that were *pruned*, so that at the end the masked model is
-the member that the plan describes. HeadMap masks those that were *selected*; with the few heads that it selects that
-asks what they leave to later layers, but with two thirds of them masked little of the model is left to be asked, and
-the circuits are worse (docs/research/clinc150.md).
+By default the heads of earlier layers that were *pruned* are masked, so that at the end the masked model is the member
+that the plan describes. HeadMap masks those *selected*, which gives worse circuits of many heads
+(docs/research/clinc150.md).
 
 M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
 spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
@@ -17,26 +16,36 @@ The average of M circuits (CircAvg) keeps the heads whose scores, averaged over 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...bundle.architecture import Architecture
 from ...bundle.head_plan import Keep
+from ...bundle.progress_checkpoint import Checkpoint
 from ...data.examples import Examples
 from ...data.processor import Processor
+from ...data.specs import Spec
 from ...errors import InputError, cut
 from ...models.family_registry import read_weights
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
-from .objectives import Answers, Statistics, evaluate
-from .search_state import SearchState, digest_of
+from .objectives import Statistics, evaluate
 from .selection import choose_heads, deviates, resampled_counts
+
+SCORES = "scores.json"
+
+
+class Layer(Spec, frozen=True):
+    """Scores [circuits, H] of the layer above the heads that are kept below it."""
+
+    keep: Keep
+    scores: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -83,16 +92,15 @@ def find_circuits(
             pass
         members = search.members()
         everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
-        result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
+        return Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"the GPU has too little free memory for the circuits ({cut(error, 120)}); give smaller batches"
         ) from error
-    return result
 
 
 class _Search:
-    """One search: examples, weights, and the scores found so far."""
+    """One search: examples, weights, and the scores so far, by the heads kept below a layer."""
 
     def __init__(
         self,
@@ -104,28 +112,24 @@ class _Search:
         batch_size: int,
         state: Path | None,
     ) -> None:
-        parts = {f"data {known.source}": known.inputs}
-        if unknown is not None:
-            parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
-        self.runs = MaskedRuns(model, parts, processor, batch_size)
-        self.architecture: Architecture = self.runs.architecture
-        self.answers = Answers(self.architecture, known, self.runs.words)
-        if settings.objective != "nll" and not self.answers.has_uncertainty:
-            raise InputError(
-                f"the objective {settings.objective!r} is of entropies, and a score has none; choose 'nll'"
-            )
+        self.runs = MaskedRuns(model, known, unknown, processor, batch_size)
+        self.architecture = self.runs.architecture
+        if settings.objective != "nll" and self.runs.questions.regression:
+            raise InputError(f"the objective {settings.objective!r} is of entropies, and a score has none; use 'nll'")
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
-        sizes = len(known), 0 if unknown is None else len(unknown)
+        self._sizes = len(known), 0 if unknown is None else len(unknown)
         self._weights = [
-            resampled_counts(sizes, settings.seed, circuit) if bootstrap else [np.ones(size) for size in sizes]
+            resampled_counts(self._sizes, settings.seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
             for circuit in range(circuits)
         ]
         noise = settings.noise if settings.diversity == "noise" and circuits > 1 else 0.0
         self._noise = noise * deviates(circuits, (layers, heads), settings.seed) if noise else None
-        digest = "" if state is None else self._digest(model, batch_size, sizes)
-        self.state = SearchState(state, digest, (circuits, heads))
+        digest = "" if state is None else self._digest(model, batch_size, known)
+        self._checkpoint = Checkpoint(state, {"settings, data or model": digest}, "search")
+        saved = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
+        self._tables = {layer.keep: np.array(layer.scores, np.float64) for layer in saved}
 
     def steps(self) -> Iterator[int]:
         """Score every layer of every circuit; one step is one layer's share of one batch."""
@@ -157,14 +161,16 @@ class _Search:
         found: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
-            told = ([float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows)
-            found.append(list(told))
+            found.append(
+                [[float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows]
+            )
         return found
 
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:
         """Accuracy, NLL and AUROC of averaged probabilities on the validation set; of a regression the RMSE."""
         logits = torch.stack([self.runs.pruned(keep) for keep in members])
-        return {name: round(value, 5) for name, value in self.answers.figures(logits).items()}
+        figures = self.runs.questions.figures(logits, sum(self._sizes))
+        return {name: round(value, 5) for name, value in figures.items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
         """The circuit from ``keep`` on, up to the first layer whose scores are not known yet."""
@@ -173,9 +179,9 @@ class _Search:
             if count == self.architecture.heads:
                 keep = (*keep, tuple(range(count)))
                 continue
-            if keep not in self.state:
+            if keep not in self._tables:
                 break
-            scores = self.state[keep][circuit]
+            scores = self._tables[keep][circuit]
             if self._noise is not None:
                 scores = scores + self._noise[circuit, layer] * _spread(scores)
             keep = (*keep, *choose_heads(scores[None], [count]))
@@ -183,19 +189,21 @@ class _Search:
 
     def _score(self, keep: Keep) -> Iterator[int]:
         """Score the layer above ``keep`` for all circuits, batch after batch."""
-        heads, known = self.architecture.heads, len(self.answers.labels)
-        losses, entropy = np.empty((heads, known)), np.empty((heads, known + len(self._weights[0][1])))
-        for indices, logits in self.runs.each_head_masked(self._running(keep)):
-            if not logits.isfinite().all():
+        heads, known = self.architecture.heads, self._sizes[0]
+        losses, entropy = np.zeros((heads, known)), np.zeros((heads, sum(self._sizes)))
+        for batch, rows in enumerate(self.runs.each_head_masked(self._running(keep))):
+            if not rows.isfinite().all():
                 raise InputError(
                     f"the model gives logits that are not finite (NaN or infinity) with a head of layer {len(keep)} "
                     "masked; check its weights"
                 )
-            self._fill(losses, entropy, indices, logits)
+            self.runs.questions.measure(batch, rows, losses, entropy)
             yield from range(self.architecture.layers - len(keep))
-        found = Statistics(losses, entropy[:, :known], entropy[:, known:])
-        tables = [evaluate(self.settings.objective, found, *weights) for weights in self._weights]
-        self.state.add(keep, np.stack(tables))
+        statistics = Statistics(losses, entropy[:, :known], entropy[:, known:])
+        tables = [evaluate(self.settings.objective, statistics, *weights) for weights in self._weights]
+        self._tables[keep] = np.stack(tables)
+        if self._checkpoint.folder is not None:
+            self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._tables.items()])
 
     def _running(self, keep: Keep) -> Keep:
         """Heads of earlier layers that are not masked while the layer above ``keep`` is scored."""
@@ -204,26 +212,25 @@ class _Search:
         heads = set(range(self.architecture.heads))
         return tuple(kept if len(kept) == len(heads) else tuple(sorted(heads - set(kept))) for kept in keep)
 
-    def _fill(self, losses: np.ndarray, entropy: np.ndarray, indices: np.ndarray, logits: Tensor) -> None:
-        labels = self.answers.labels
-        inside = np.flatnonzero(indices < len(labels))
-        losses[:, indices[inside]] = self.answers.losses(logits[:, inside], labels[indices[inside]])
-        entropy[:, indices] = self.answers.entropies(logits)
-
     def _raw(self, circuit: int, keep: Keep) -> np.ndarray:
         """Scores of the circuit before noise, [L, H]; zero in layers that keep all heads."""
         table = np.zeros((self.architecture.layers, self.architecture.heads))
         for layer, count in enumerate(self.settings.counts[circuit]):
             if count < self.architecture.heads:
-                table[layer] = self.state[keep[:layer]][circuit]
+                table[layer] = self._tables[keep[:layer]][circuit]
         return table
 
-    def _digest(self, model: nn.Module, batch_size: int, sizes: tuple[int, int]) -> str:
-        settings: dict[str, Any] = {**vars(self.settings), "batch_size": batch_size, "sizes": sizes}
-        settings["counts"] = [list(row) for row in self.settings.counts]
-        settings["order"] = [batch.tolist() for batch in self.runs.batches]
-        batches = (self.runs.tensors(batch) for batch in range(len(self.runs.batches)))
-        return digest_of(settings, read_weights(model), batches, self.answers.labels)
+    def _digest(self, model: nn.Module, batch_size: int, known: Examples) -> str:
+        """Hexadecimal SHA-256 of everything that decides the search."""
+        counts, order = [list(row) for row in self.settings.counts], [batch.tolist() for batch in self.runs.batches]
+        settings = {**vars(self.settings), "batch_size": batch_size, "sizes": self._sizes, "counts": counts}
+        digest = hashlib.sha256(json.dumps({**settings, "order": order}, sort_keys=True).encode())
+        for tensors in (read_weights(model), *map(self.runs.tensors, range(len(self.runs.batches)))):
+            for name, tensor in tensors.items():
+                digest.update(f"{name} {list(tensor.shape)}".encode())
+                digest.update(np.ascontiguousarray(tensor.numpy()).data)
+        digest.update(np.ascontiguousarray(known.labels).data)
+        return digest.hexdigest()
 
 
 def _spread(scores: np.ndarray) -> float:

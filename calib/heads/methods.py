@@ -157,13 +157,14 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
     several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
     if len(several) not in (1, members):
         raise InputError(
-            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one, or as many"
+            f"method has {len(several)} entries {cut(asked)} for {members} members; expected 1 or {members}"
         )
     methods = [method_of(one) for one in several]
-    if len(methods) > 1 and any(isinstance(method, Dropout) for method in methods):
-        raise InputError("method 'dropout' is given beside others; its rate decides for all members: give it alone")
-    if len(methods) > 1 and any(isinstance(method, Circuit) and method.average for method in methods):
-        raise InputError("average is given with a method for each member; averaged circuits make a plan of one member")
+    for method in methods if len(methods) > 1 else []:
+        if isinstance(method, Dropout):
+            raise InputError("method 'dropout' is given beside others; its rate decides for all members: give it alone")
+        if isinstance(method, Circuit) and method.average:
+            raise InputError("average is given with a method for each member; averaged circuits make one member")
     return methods
 
 

@@ -1,4 +1,4 @@
-"""What a circuit is searched for: objectives of uncertainty, lower is better, in nats.
+"""Objectives of circuits: uncertainty, lower is better, in nats; and the questions that a model answers.
 
 With H_x the predictive entropy of example x, over N in-distribution examples i with labels y_i and K
 out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else once):
@@ -8,7 +8,7 @@ out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else on
     both        nll + separation
 
 ``separation`` is the log-loss of deciding which of a pair is the OOD one by the difference of their entropies: a smooth
-stand-in for 1 − AUROC, which counts pairs in the wrong order. Both terms are mean log-losses in nats and weigh 1.
+stand-in for 1 − AUROC.
 
 An input is one or several questions, each a softmax: its class; for each label, and for a score whose labels say what
 is relevant, two classes with the logits 0 and z (``calib.losses``); for each word of a tagger its tag. Entropy and
@@ -18,15 +18,19 @@ the mean loss of its tagged words, as in training. Of a regression ``nll`` is th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...bundle.architecture import Architecture
+from ...data.batching import Batch
 from ...data.examples import Examples
-from ...data.label_encoding import IGNORED
+from ...data.label_encoding import IGNORED, token_labels, word_starts
+from ...data.words import NO_WORD
 from ...metrics.class_metrics import auroc
 from ...metrics.scores import rmse
 from ...tasks.regression import loss_of
@@ -77,72 +81,95 @@ def _separation(known: np.ndarray, unknown: np.ndarray, weights: np.ndarray, ood
     return total / float(weights.sum() * shares.sum())
 
 
-class Answers:
-    """How logits of a task are read; K inputs come first among N, and have labels.
+class Questions:
+    """The questions of inputs, batch by batch: their class, each label, relevance, or words; of a regression a number.
 
-    These are classes of Q questions, [K, Q], or :data:`IGNORED`; of a regression [K] numbers. ``words`` [N, W] bool are
-    those that a tagger reads.
+    Each batch has r questions: their inputs ``texts`` [r], their answers ``labels`` [r], and ``labelled`` [r]: whether
+    there is one. The first ``count`` inputs have labels.
     """
 
-    def __init__(self, architecture: Architecture, known: Examples, words: np.ndarray | None = None) -> None:
+    def __init__(self, architecture: Architecture, examples: Examples) -> None:
+        self._given, self.count = np.asarray(examples.labels), len(examples)
         self._task, self._activation = architecture.task, architecture.score_activation
-        self.labels = labels = np.asarray(known.labels)
-        self.has_uncertainty = True
+        self.tagged, self.regression = architecture.task == "tokens", False
         if architecture.task == "score":
-            self.has_uncertainty = loss_of(labels, self._activation, known.source) == "cross-entropy"
-        if words is not None:
-            self.labels = np.full((len(labels), words.shape[1]), IGNORED)
-            shared = min(labels.shape[1], words.shape[1])
-            self.labels[:, :shared] = np.where(words[: len(labels), :shared], labels[:, :shared], IGNORED)
-        elif self.has_uncertainty:
-            self.labels = labels.astype(np.int64).reshape(len(labels), -1)
+            self.regression = loss_of(self._given, self._activation, examples.source) == "squared error"
+        self._asked: list[Tensor] = []
+        self.texts: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+        self.labelled: list[np.ndarray] = []
 
-    def entropies(self, logits: Tensor) -> np.ndarray:
-        """Logits [..., B, C], of taggers [..., B, W, C] → nats [..., B]; zeros of a regression."""
-        if not self.has_uncertainty:
-            return np.zeros(logits.shape[:-1])
-        return self._joined(entropies(self._questions(logits)))
-
-    def losses(self, logits: Tensor, labels: np.ndarray) -> np.ndarray:
-        """Logits as above and some of the labels, [B, …] → [..., B]."""
-        if not self.has_uncertainty:
-            found: np.ndarray = (self._scores(logits) - labels) ** 2
-            return found
-        asked = labels != IGNORED
-        total: np.ndarray = (label_losses(self._questions(logits), np.where(asked, labels, 0)) * asked).sum(axis=-1)
-        return total / np.maximum(asked.sum(axis=-1), 1) if self._task == "tokens" else total
-
-    def figures(self, logits: Tensor) -> dict[str, float]:
-        """Accuracy, NLL and AUROC of members' averaged probabilities, from logits [M, N, C]; of a regression RMSE."""
-        count = len(self.labels)
-        if not self.has_uncertainty:
-            return {"rmse": rmse(self.labels - self._scores(logits).mean(axis=0)[:count])}
-        # logits of the averaged probabilities, [N, Q, C]: their softmax is the average again
-        rows = self._questions(logits).double().softmax(dim=-1).mean(dim=0).clamp(min=1e-30).log()
-        asked = self.labels != IGNORED
-        right = rows[:count].argmax(dim=-1).numpy() == self.labels
-        losses = label_losses(rows[:count], np.where(asked, self.labels, 0))
-        if self._task == "tokens":
-            found = {"accuracy": float(right[asked].mean()), "nll": float(losses[asked].mean())}
+    def add(self, places: np.ndarray, items: Sequence[Any], arrays: Batch, *, unlabelled: bool = True) -> None:
+        """Add the next batch: places [B] of prepared inputs, and their tensors; unlabelled words only if asked for."""
+        known = places < self.count
+        given = self._given[places[known]]
+        if self.tagged:
+            starts = word_starts(items, arrays["input_ids"].shape[1])
+            labels = np.full(starts.shape, IGNORED)
+            labels[known] = token_labels(starts[known], given)
         else:
-            found = {"accuracy": float(right.all(axis=-1).mean()), "nll": float(losses.sum(axis=-1).mean())}
-        if count < len(rows):
-            entropy, confidence = self._joined(entropies(rows)), rows.exp().amax(dim=(1, 2)).numpy()
-            found["auroc_predictive_entropy"] = auroc(entropy[:count], entropy[count:])
+            labels = np.full((len(places), *given.shape[1:]), IGNORED, np.float64 if self.regression else np.int64)
+            labels[known] = given
+        labelled = known if self.regression else labels != IGNORED
+        asked = np.ones_like(labels, bool)
+        if self.tagged:
+            asked = starts != NO_WORD if unlabelled else labelled
+        self._asked.append(torch.from_numpy(np.flatnonzero(asked)))
+        self.texts.append(places[np.nonzero(asked)[0]])
+        self.labels.append(labels[asked])
+        self.labelled.append(labelled[asked])
+
+    def rows(self, batch: int, logits: Tensor) -> Tensor:
+        """Logits [..., B, C], of taggers [..., B, T, C] → logits of the batch's questions, [..., r, C]."""
+        if self._task == "multi_label":
+            logits = label_pairs(logits)
+        elif self._task == "score" and not self.regression:
+            logits = label_pairs(logits[..., 0])
+        if self._given.ndim == 2:
+            logits = logits.flatten(-3, -2)
+        return logits.cpu()[..., self._asked[batch], :]
+
+    def measure(self, batch: int, rows: Tensor, losses: np.ndarray, entropy: np.ndarray) -> None:
+        """Fill in the losses [V, K] and entropies [V, N] of a batch's inputs, from rows [V, r, C]."""
+        texts, known, labels = self.texts[batch], self.labelled[batch], self.labels[batch]
+        rows, asked = rows.double(), rows[:, torch.from_numpy(known)]
+        if self.regression:
+            losses[:, texts[known]] = (self._scores(asked) - labels[known]) ** 2
+            return
+        each = label_losses(asked, labels[known])
+        if self.tagged:  # the mean of a text
+            each /= np.bincount(texts[known], minlength=self.count)[texts[known]]
+        np.add.at(losses.T, texts[known], each.T)
+        (np.maximum if self.tagged else np.add).at(entropy.T, texts, entropies(rows).T)
+
+    def figures(self, logits: Tensor, total: int) -> dict[str, float]:
+        """Accuracy, NLL and AUROC of members' averaged probabilities, from logits [M, R, C]; of a regression RMSE."""
+        texts, labels, known = (np.concatenate(each) for each in (self.texts, self.labels, self.labelled))
+        if self.regression:
+            return {"rmse": rmse((labels - self._scores(logits).mean(axis=0))[known])}
+        # logits of the averaged probabilities, [R, C]: their softmax is the average again
+        rows = logits.double().softmax(dim=-1).mean(dim=0).clamp(min=1e-30).log()
+        right = rows.argmax(dim=-1).numpy() == labels
+        losses = label_losses(rows[torch.from_numpy(known)], labels[known])
+        found = {"accuracy": self.accuracy(right[known], texts[known]), "nll": self.mean(losses)}
+        if self.count < total:
+            entropy = np.zeros(total)
+            (np.maximum if self.tagged else np.add).at(entropy, texts, entropies(rows))
+            found["auroc_predictive_entropy"] = auroc(entropy[: self.count], entropy[self.count :])
             if self._task == "classification":
-                found["auroc_max_probability"] = auroc(-confidence[:count], -confidence[count:])
+                confidence = rows.exp().amax(dim=-1).numpy()
+                found["auroc_max_probability"] = auroc(
+                    -confidence[texts < self.count], -confidence[texts >= self.count]
+                )
         return found
 
-    def _questions(self, logits: Tensor) -> Tensor:
-        """The logits of every question, [..., B, Q, C]."""
-        if self._task == "classification":
-            return logits[..., None, :]
-        return logits if self._task == "tokens" else label_pairs(logits)
+    def accuracy(self, right: np.ndarray, texts: np.ndarray) -> float:
+        """The share of inputs all of whose questions are answered rightly, or of words."""
+        return float(right.mean() if self.tagged else (np.bincount(texts, ~right, minlength=self.count) == 0).mean())
 
-    def _joined(self, each: np.ndarray) -> np.ndarray:
-        """Entropies of questions [..., Q] as one of the input."""
-        found: np.ndarray = each.max(axis=-1, initial=0.0) if self._task == "tokens" else each.sum(axis=-1)
-        return found
+    def mean(self, values: np.ndarray) -> float:
+        """The mean of the inputs' sums, or over words."""
+        return float(values.mean() if self.tagged else values.sum() / self.count)
 
     def _scores(self, logits: Tensor) -> np.ndarray:
         return activated(logits.double(), self._activation).numpy()

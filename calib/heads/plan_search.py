@@ -1,7 +1,6 @@
 """Plans that are compared on held-out examples: the best within a budget of operations, or one that keeps its accuracy.
 
-A circuit is searched for what uncertainty rests on, and may give away what the answers rest on. One that loses more
-than its margin is searched again with more heads, then from a later fork, in turn, until one stays within it.
+Circuits that lose more accuracy than their margin are searched again with more heads, then from a later fork, in turn.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def plan_within(
     if not allowed:
         best = min(trials, key=lambda trial: trial.lost(single))
         raise AccuracyLossError(
-            f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
-            f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
-            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, or a larger budget"
+            f"the best of {len(trials)} plans within {limit:g} × the single model's operations has {best.quality()} on "
+            f"{len(held_out)} held-out examples, and the single model {single.quality()}; allow a larger budget, or to "
+            f"lose more than {lost_words(f'{margin:g}', single)} (--max-accuracy-loss)"
         )
     chosen = choose(allowed)
     facts = {
@@ -73,15 +72,12 @@ def plan_within(
 
 
 def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """The heads of each member for these counts, or for the first looser ones that keep the accuracy.
-
-    With what the plan records: under ``"margin"`` every attempt.
-    """
+    """The heads of each member for these counts, or the first looser ones that keep the accuracy, and the attempts."""
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []
+    losses: list[float] = []
     prepared = job.held_out(held_out)
     [single] = measure(job.module, [unpruned(job.architecture)], prepared, progress=job.progress)
-    losses: list[float] = []
     for asked in looser(counts, job.architecture.heads):
         members, fork = choice.heads(asked), _fork(asked, job.architecture.heads)
         [trial] = measure(job.module, [Candidate(fork, tuple(asked[0]), members, 1.0)], prepared, progress=job.progress)
@@ -104,10 +100,9 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
 
 
 def _right(trial: Trial, prefix: str = "") -> dict[str, float]:
-    """How right a trial is, under a name."""
-    if trial.accuracy is not None:
-        return {f"{prefix}accuracy": trial.accuracy}
-    return {} if trial.rmse is None else {f"{prefix}rmse": trial.rmse}
+    """Accuracy of a trial, or its RMSE."""
+    figures = {f"{prefix}accuracy": trial.accuracy, f"{prefix}rmse": trial.rmse}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def looser(counts: Counts, heads: int) -> Iterator[Counts]:

@@ -40,10 +40,9 @@ from .selection import (
 log = logging.getLogger(__name__)
 
 USUAL = Budget()
-"""What a plan may cost where nothing is said of it: no more than the plain single model."""
 
 EXAMPLES = 2048
-"""Calibration examples drawn where no number is given."""
+"""Default number of calibration examples."""
 
 
 def plan_heads(
@@ -144,10 +143,8 @@ def plan_heads(
                     chosen, found = heads_within_margin(choice, counts, held_out)
         if unknown is not None and len(unknown) < 200:
             log.warning(
-                "%s has %d out-of-distribution examples; circuits searched on fewer than 200 fit these and little "
-                "else: give more, or judge the plan on others",
-                unknown.name, len(unknown),
-            )  # fmt: skip
+                "%s has %d OOD examples; circuits overfit fewer than 200: give more", unknown.name, len(unknown)
+            )
         facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
     name = ",".join(map(name_of, methods))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
@@ -169,11 +166,7 @@ def _read(model: Any, processor: Any, traced: bool) -> tuple[Any, Any, tuple[Blo
 
 
 def _unknown(
-    methods: Sequence[Method],
-    drawn: Examples,
-    read: Callable[..., Examples],
-    architecture: Architecture,
-    seed: int,
+    methods: Sequence[Method], drawn: Examples, read: Callable[..., Examples], architecture: Architecture, seed: int
 ) -> Examples | None:
     """The out-of-distribution examples that circuits are searched on."""
     asked = [method.ood for method in methods if isinstance(method, Circuit) and method.ood is not None]
@@ -181,8 +174,8 @@ def _unknown(
         return None
     if any(ood is not asked[0] and not (isinstance(ood, str | Path) and ood == asked[0]) for ood in asked[1:]):
         raise InputError("the circuits of the members name different out-of-distribution data; expected one for all")
-    made = is_pseudo(asked[0])
-    unknown = synthetic_ood(drawn, architecture.modality, seed) if made else read(asked[0], None)
+    pseudo = is_pseudo(asked[0])
+    unknown = synthetic_ood(drawn, architecture.modality, seed) if pseudo else read(asked[0], None)
     check_alike(drawn, unknown)
     return unknown
 
@@ -207,10 +200,14 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
         if keep != USUAL:
             raise InputError(f"keep is {cut(keep)} for method 'dropout', whose rate decides it; leave it out")
         return
-    if isinstance(keep, Budget):
-        _check_budget(keep, methods, members)
+    if isinstance(keep, Budget) and members < 2:
+        raise InputError(
+            f"a budget ({keep.ratio:g}) needs 2 or more members; give more members, or heads to keep (keep)"
+        )
     for method in methods:
         if isinstance(method, Circuit):
+            if method.average and isinstance(keep, Budget):
+                raise InputError("averaged circuits make a plan of one member; give the heads to keep, not a budget")
             if data is None:
                 raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
             check_apart(data, None if is_pseudo(method.ood) else method.ood)
@@ -220,26 +217,14 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
 
 
 def _check_traced(methods: Sequence[Method], keep: Any) -> None:
-    """Refuse what takes a declared family."""
+    """Refuse options that need a declared family."""
     if any(isinstance(method, Circuit | Dropout) for method in methods):
         asked = ",".join(map(name_of, methods))
         raise InputError(f"method {asked} is not for traced models, which do without {LACKS}; choose taylor or random")
     if isinstance(keep, Budget):
-        raise InputError(
-            "a traced model has no estimate of its cost; say how many heads to keep (keep=0.5, --keep 0.5)"
-        )
+        raise InputError("a traced model has no cost estimate; give the heads to keep (keep=0.5, --keep 0.5)")
     if any(isinstance(method, Random) and method.systematic for method in methods):
         raise InputError("systematic is given for a traced model, whose members are drawn apart; leave it out")
-
-
-def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:
-    if members < 2:
-        raise InputError(
-            f"a budget ({budget.ratio:g}) plans 2 or more members, and members is {members}; give more members, or say "
-            "how many heads to keep"
-        )
-    if any(isinstance(method, Circuit) and method.average for method in methods):
-        raise InputError("averaged circuits make a plan of one member; say how many heads to keep, not a budget")
 
 
 def data_provenance(calibration: Examples) -> dict[str, Any]:

@@ -22,10 +22,7 @@ Table = np.ndarray | Sequence[np.ndarray]
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
-    """One score table for each member, [M, L, H], from importances by example, [N, L, H].
-
-    A single member gets the plain mean: there is nothing to differ from.
-    """
+    """One score table for each member, [M, L, H], from importances by example, [N, L, H]; one member has the mean."""
     mean = per_example.mean(axis=0, dtype=np.float64)
     if members == 1:
         return mean[None]
@@ -37,10 +34,7 @@ def diversify(per_example: np.ndarray, members: int, diversity: str, noise: floa
 
 
 def deviates(members: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Standard normal numbers for each of M ≥ 2 members, [M, *shape], that sum to zero over the members.
-
-    What one member underrates, another overrates, so a head that matters is seldom lost by all of them.
-    """
+    """Standard normal numbers for each of M ≥ 2 members, [M, *shape], that sum to zero over the members."""
     drawn = np.stack([np.random.default_rng([seed, member]).standard_normal(shape) for member in range(members)])
     return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))  # variance 1 again
 
@@ -62,10 +56,7 @@ def choose_apart(
     drawn: Collection[int] = (),
     found: Mapping[int, Keep] | None = None,
 ) -> list[Keep]:
-    """The heads of highest score of each member, or the next best where another has these: alike, none would add.
-
-    The next best lose the least score in all. Members stay alike where there are no more sets than members.
-    """
+    """The heads of highest score of each member, or the next best set that no other member has, if there is one."""
     chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(found or {})
     taken = set(chosen.values())
     for member, (scores, row) in enumerate(zip(tables, counts, strict=True)):
@@ -79,12 +70,11 @@ def choose_apart(
 def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
     """All sets of ``counts[layer]`` heads in every layer, by their summed score, the highest first.
 
-    Best-first search from the heads of highest score: a set's neighbours have, for one of its heads, the one that comes
-    next by score. On a tie, the one that is found first, from the last layer on.
+    Best-first search from the heads of highest score; a set's neighbours replace one head by the next by score.
     """
     orders = [np.argsort(-row, kind="stable") for row in scores]
     best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
-    found, waiting = {best}, [(0.0, 0, best)]  # score that is lost; a number that no other has; the set
+    found, waiting = {best}, [(0.0, 0, best)]  # score that is lost; a unique number; the set
     while waiting:
         lost, _, ranks = heapq.heappop(waiting)
         yield tuple(tuple(sorted(order[list(row)].tolist())) for order, row in zip(orders, ranks, strict=True))
@@ -101,11 +91,7 @@ def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
 
 
 def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: float, seed: int) -> tuple[Keep, ...]:
-    """Heads that stay when each is dropped with a probability, [members][layers].
-
-    A layer that would lose all its heads keeps the one that was nearest to staying; layers below ``fork_from`` keep
-    every head.
-    """
+    """Heads that stay, [members][layers], when each from ``fork_from`` on is dropped at a rate, all but one at most."""
     drawn = np.random.default_rng(seed).random((members, layers, heads))
     stays = (drawn >= rate) | (drawn == drawn.max(axis=2, keepdims=True))
     stays[:, :fork_from] = True
@@ -122,10 +108,7 @@ def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) 
 
 
 def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
-    """What a plan records of how random members are drawn: nothing where each is on its own, a list if they differ.
-
-    The list is by member, ``None`` where that is not drawn.
-    """
+    """Provenance of random members: nothing where each is drawn on its own, a list by member if they differ."""
     systematic = [method.systematic if isinstance(method, Random) else None for method in methods]
     if True not in systematic:
         return {}
@@ -133,13 +116,10 @@ def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
 
 
 def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
-    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944).
+    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944): members share as few heads as they can.
 
-    Members that keep equally many heads share as few as they can, and each head is kept as often as any other to within
-    one.
-
-    In every layer the heads stand on a circle in random order, and the members begin at places that are evenly spread
-    on it, in random order, too. A member that keeps k heads keeps the k that follow: so k need not be known here.
+    In every layer the heads are on a circle in random order, and the members begin at places evenly spread on it, in
+    random order, too. A member that keeps k heads keeps the k that follow: so k need not be known here.
     """
     random = np.random.default_rng(seed)
     places = random.permuted(np.tile(np.arange(heads), (layers, 1)), axis=1)  # [L, H]
@@ -154,10 +134,7 @@ def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int
 
 
 def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as a number of groups that share their keys (mostly of one head), for each member and layer.
-
-    Layers below ``fork_from`` keep every head; a list in ``keep`` has entries for the other layers only.
-    """
+    """``keep`` as a number of groups that share their keys (mostly of one head), for each member and layer."""
     several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)
     if several and (len(keep) != members or not all(isinstance(row, list | tuple) for row in keep)):
         raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
@@ -188,9 +165,7 @@ def _groups(value: Any, block: Block) -> int:
         return max(1, round(value * block.groups))
     if value % size or not 1 <= value <= block.heads:
         whole = f" in multiples of {size}, since so many share their keys," if size > 1 else ""
-        raise InputError(
-            f"keep is {value}; expected 1 to {block.heads} heads per layer,{whole} or a share between 0 and 1"
-        )
+        raise InputError(f"keep is {value}; expected 1 to {block.heads} heads,{whole} or a share between 0 and 1")
     return int(value) // size
 
 
@@ -213,15 +188,10 @@ FEWEST, MOST = 64, 512
 
 
 def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Examples to score heads on, and a random quarter of them held out to choose plans on.
-
-    The quarter is at least 64 and at most 512, but never more than half.
-    """
+    """Examples to score heads on, and a random quarter of them (64 to 512, at most half) to choose plans on."""
     total = len(examples)
     if total < 2:
-        raise InputError(
-            f"there is {total} calibration example; expected at least 2, one to score heads and one to compare plans"
-        )
+        raise InputError(f"there is {total} calibration example; expected at least 2, to score heads and compare plans")
     held_out = min(max(total // 4, FEWEST), MOST, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))

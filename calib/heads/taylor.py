@@ -3,8 +3,7 @@
 I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of
 head h before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than
 One?"; Molchanov et al. 2019). The inner sum is the derivative of the example's loss by a gate of
-value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them. Declared and traced
-models differ in where their blocks are alone (``models.family_registry.blocks_of``).
+value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ def taylor_scores(
     batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> np.ndarray:
-    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the loss of the example (:func:`losses_of`).
-
-    The model runs in evaluation mode; its parameters get no gradients. A declared one's architecture is read from it.
-    Scores are [N, L, H] float32, in the order of ``examples``, 0 for heads that a block has not.
-    """
+    """Per-example head importance |Σ a_h · ∂L/∂a_h|, [N, L, H] float32, 0 for heads that a block lacks."""
     architecture = architecture_of(model) if architecture is None else architecture
     blocks = blocks_of(model, architecture)
     scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
@@ -59,28 +54,20 @@ def taylor_scores(
         for indices, items, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             known = torch.from_numpy(batch_labels(items, labels[indices], arrays))
-            for layer, slopes in enumerate(_slopes(model, blocks, tensors, known, loss)):
-                scores[indices, layer, : slopes.shape[1]] = slopes
+            gates = [torch.ones(len(indices), block.heads, requires_grad=True) for block in blocks]
+            with torch.enable_grad(), gated_heads(model, blocks, gates):
+                total = loss(model(**tensors).logits, known).sum()  # examples stay independent
+                gradients = torch.autograd.grad(total, gates, allow_unused=True, materialize_grads=True)
+            for layer, gradient in enumerate(gradients):
+                scores[indices, layer, : gradient.shape[1]] = gradient.abs().numpy()
     finally:
         model.train(training)
     if not np.isfinite(scores).all():
         raise InputError(
-            f"the importance of a head of this {architecture.family!r} model is not finite (NaN or infinity) for some "
-            "example; look for an input or weights that overflow float32, or plan with --method random"
+            f"head importance of this {architecture.family!r} model is not finite (NaN or infinity) for some example; "
+            "look for inputs or weights that overflow float32, or plan with --method random"
         )
     return scores
-
-
-def _slopes(
-    model: nn.Module, blocks: Sequence[Block], inputs: dict[str, Tensor], labels: Tensor, losses: Losses
-) -> Iterator[np.ndarray]:
-    """Absolute gradients of one batch by the gates of each block, [B, H]."""
-    gates = [torch.ones(len(labels), block.heads, requires_grad=True) for block in blocks]
-    with torch.enable_grad(), gated_heads(model, blocks, gates):
-        loss = losses(model(**inputs).logits, labels).sum()  # examples stay independent
-        gradients = torch.autograd.grad(loss, gates, allow_unused=True, materialize_grads=True)
-    for gradient in gradients:
-        yield gradient.abs().numpy()
 
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -107,11 +94,7 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tensor]) -> Iterator[None]:
-    """Multiply every head's output, before the output projection, by its gate.
-
-    The projection may read rows of windows or tokens first, if rows belong to the examples in order. Each block has a
-    gate [B or 1, H].
-    """
+    """Multiply every head's output, before the output projection, by its gate [B or 1, H]."""
 
     def gate(block: Block, own: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:

@@ -1,12 +1,9 @@
 """Candidate plans on held-out examples, and the choice among them.
 
-The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels
-under normal errors, after fitting the scale of the members' variance (``metrics.scores``). Without the temperature it
-would count the lower confidence of pruned members, which calibration takes away, and always prefer the plan that
-prunes least. Of the plans that are as good as the best one (within one standard error of the paired difference, or
-within 0.005 nats), that of highest mutual information wins: diversity that costs next to nothing. On a tie, the
-cheaper one.
+The objective is the negative log-likelihood (of all labels, or of a regression's labels under normal errors) after
+fitting one temperature, or the scale of the members' variance (``metrics.scores``): without it the plan that prunes
+least would always win. Of the plans that are as good as the best one (within one standard error of the paired
+difference, or within 0.005 nats), that of highest mutual information wins, on a tie the cheaper one.
 """
 
 from __future__ import annotations
@@ -24,16 +21,15 @@ from ...bundle.architecture import Architecture
 from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
-from ...data.label_encoding import IGNORED, are_tags, batch_labels
 from ...data.processor import Processor
 from ...errors import InputError
 from ...fusion.module import FusedClassifier
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
-from ...tasks.regression import loss_of
-from ..losses import activated, label_pairs
+from ..losses import activated
 from .candidates import Candidate, round_up
 from .masking import entered, pruned_layer
+from .objectives import Questions
 
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 """Tried for the calibrated objective: 0.25 to 4."""
@@ -91,75 +87,25 @@ def lost_words(loss: str, single: Trial) -> str:
 
 
 class HeldOut:
-    """Held-out examples that candidates are tried on; their tensors are made once.
-
-    Each example asks one question, or several: one for each label, or each word that has a tag. ``labels`` are those of
-    all questions, [R]; of a regression [N] numbers.
-    """
+    """Held-out examples that candidates are tried on; tensors, and questions with a label, are made once."""
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
-        self._given = labels = np.asarray(examples.labels)
-        self._count, self.task, self.activation = len(examples), architecture.task, architecture.score_activation
-        self._places: list[np.ndarray] = []
-        self._tags: list[np.ndarray] = []
-        self._batches = CachedBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
-        self.regression = self.task == "score" and loss_of(labels, self.activation, examples.source) == "squared error"
-        questions = labels.shape[1] if self.task == "multi_label" else 1
-        self.labels = torch.from_numpy(labels if self.regression else labels.reshape(-1).astype(np.int64))
-        self._texts = np.repeat(np.arange(self._count), questions)
-        self._ends = np.zeros(1, np.int64)
-        if architecture.every_token:
-            tagged = list(zip(self._places, self._tags, strict=True))
-            self._texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in tagged])
-            self.labels = torch.from_numpy(np.concatenate([tags[tags != IGNORED] for tags in self._tags]))
-            self._ends = np.cumsum([(tags != IGNORED).sum() for tags in self._tags])
-            if not len(self.labels):
-                raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
-
-    def empty(self, classes: int) -> Tensor:
-        """Room for the logits of one member: [N, C], of taggers those of every tagged word [R, C]."""
-        return torch.empty(len(self.labels) if self._tags else self._count, classes)
-
-    def kept(self, batch: int, logits: Tensor) -> tuple[Any, Tensor]:
-        """Which rows of these a batch's logits [B, C], or [B, T, C], fill, and with what."""
-        if not self._tags:
-            return torch.from_numpy(self._places[batch]), logits
-        real = torch.from_numpy(self._tags[batch] != IGNORED)
-        return slice(int(self._ends[batch] - real.sum()), int(self._ends[batch])), logits[real]
-
-    def questions(self, logits: Tensor) -> Tensor:
-        """Member logits [M, …, C] → those of each question, [M, R, C]."""
-        return label_pairs(logits).flatten(1, 2) if self.task in ("multi_label", "score") else logits
-
-    def by_text(self, losses: np.ndarray) -> np.ndarray:
-        """Losses of questions → [N] sums; of words in shares of the mean text's, whose number says nothing."""
-        share = self._count / len(losses) if self._tags else 1.0
-        return np.bincount(self._texts, losses, minlength=self._count) * share
-
-    def mean(self, values: np.ndarray) -> float:
-        """The mean of the examples' sums, or over words."""
-        return float(values.mean() if self._tags else values.sum() / self._count)
-
-    def accuracy(self, right: np.ndarray) -> float:
-        """The share of examples all of whose questions are answered rightly, or of words."""
-        wrong = np.bincount(self._texts, ~right, minlength=self._count)
-        return float(right.mean() if self._tags else (wrong == 0).mean())
-
-    def batches(self) -> Iterator[dict[str, Tensor]]:
-        """Tensors of one batch after the other."""
-        for arrays in self._batches:
-            yield {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def steps(self) -> int:
-        """Number of batches."""
-        return len(self._places)
+        self.questions, self.activation = Questions(architecture, examples), architecture.score_activation
+        self.batches = CachedBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
+        self.labels = torch.from_numpy(np.concatenate(self.questions.labels))  # [R], as the texts
+        self.texts = np.concatenate(self.questions.texts)
+        if not len(self.labels):
+            raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
 
     def _each(self, made: Iterable[tuple[np.ndarray, list[Any], Batch]]) -> Iterator[Batch]:
         for places, items, arrays in made:
-            self._places.append(places)
-            if are_tags(self._given):
-                self._tags.append(batch_labels(items, self._given[places], arrays))
+            self.questions.add(places, items, arrays, unlabelled=False)
             yield arrays
+
+    def by_text(self, losses: np.ndarray) -> np.ndarray:
+        """Losses of questions → [N] sums; of words in shares of the mean text's, whose number says nothing."""
+        share = self.questions.count / len(losses) if self.questions.tagged else 1.0
+        return np.bincount(self.texts, losses, minlength=self.questions.count) * share
 
 
 def measure(
@@ -168,7 +114,7 @@ def measure(
     """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples."""
     keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
     logits = _logits_of(module, keeps, held_out, progress)
-    tried = _regression_trial if held_out.regression else _trial
+    tried = _regression_trial if held_out.questions.regression else _trial
     return [
         tried(candidate, torch.stack([logits[keep] for keep in candidate.members]), held_out)
         for candidate in progress(candidates, len(candidates), "comparing plans")
@@ -186,9 +132,8 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
 
 
-def _trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
-    """Fit the temperature of member logits [M, …, C] and measure."""
-    logits = held_out.questions(stacked)
+def _trial(candidate: Candidate, logits: Tensor, held_out: HeldOut) -> Trial:
+    """Fit the temperature of member logits [M, R, C] and measure."""
     losses = [_losses(logits / temperature, held_out.labels) for temperature in TEMPERATURES]
     best = int(np.argmin([float(loss.mean()) for loss in losses]))
     logs = (logits / TEMPERATURES[best]).double().log_softmax(dim=-1)
@@ -198,8 +143,8 @@ def _trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
         candidate,
         TEMPERATURES[best],
         held_out.by_text(losses[best].numpy()),
-        held_out.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy()),
-        held_out.mean(information.clamp(min=0).numpy()),
+        held_out.questions.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy(), held_out.texts),
+        held_out.questions.mean(information.clamp(min=0).numpy()),
     )
 
 
@@ -223,13 +168,13 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 def _logits_of(
     module: FusedClassifier, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress
 ) -> dict[Keep, Tensor]:
-    """Logits float32 of every pruned member; layers below its first pruned one run once a batch."""
+    """Logits [R, C] of every pruned member; layers below its first pruned one run once a batch."""
     heads, layers = module.architecture.heads, module.architecture.layers
     forks = {keep: next((at for at, kept in enumerate(keep) if len(kept) < heads), layers) for keep in keeps}
-    found = {keep: held_out.empty(module.architecture.classes) for keep in keeps}
-    steps = progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members")
-    for batch, tensors in enumerate(steps):
-        x, mask = entered(module, tensors)
+    rows: dict[Keep, list[Tensor]] = {keep: [] for keep in keeps}
+    steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
+    for batch, arrays in enumerate(steps):
+        x, mask = entered(module, {name: torch.from_numpy(array) for name, array in arrays.items()})
         trunk = [x]
         for layer in range(max(forks.values())):
             trunk.append(module.through(layer, trunk[-1], mask))
@@ -237,6 +182,5 @@ def _logits_of(
             x = trunk[fork]
             for layer in range(fork, layers):
                 x = pruned_layer(module, layer, x, mask, keep[layer])
-            rows, logits = held_out.kept(batch, module.classified(x, mask)[0])
-            found[keep][rows] = logits
-    return found
+            rows[keep].append(held_out.questions.rows(batch, module.classified(x, mask)[0]))
+    return {keep: torch.cat(batches) for keep, batches in rows.items()}
