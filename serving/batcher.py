@@ -1,8 +1,7 @@
 """Batching of requests: greedy batches, a bounded queue, deadlines.
 
-No input waits for others to come. While one batch runs, new inputs wait; then the oldest one runs with those of similar
-length, if their padding costs less than a batch of their own; so none starves. An answer does not depend on its batch:
-padding is masked, and if one input makes a batch fail, every request of that batch runs alone.
+No input waits for others to come. While a batch runs, new inputs wait; then the oldest runs with those of similar
+length, if their padding costs less than a batch of their own. If an input makes a batch fail, its requests run alone.
 """
 
 from __future__ import annotations
@@ -29,26 +28,23 @@ from .predict_request import check_count
 Inputs = Sequence[Any] | Mapping[str, np.ndarray]
 """Raw inputs, or ready tensors by name with the batch as their first axis."""
 
-RUN = 128
-"""Characters of padding that cost as much as a batch, on a CPU: about 60 for BERT-base, 170 for MiniLM."""
-
-RUN_ON_GPU = 4096
-"""The same on a GPU; estimated, not measured."""
+RUN, RUN_ON_GPU = 128, 4096
+"""Characters of padding that cost as much as a batch: on a CPU 60 (BERT-base) to 170 (MiniLM), on a GPU estimated."""
 
 TOGETHER = 2**18
 """Characters of the texts of a batch, unless one is longer by itself."""
 
 MAX_CHARACTERS = 2**20
-"""Of one text, pair or list of words: tokenizing it takes a hundred bytes a character and more."""
+"""Characters of one text, pair or list of words: tokenizing takes a hundred bytes a character and more."""
 
 
 @dataclass(eq=False)
 class _Job:
     """One request: how many of its inputs are not done, and predictions with their places."""
 
-    left: int
     on_error: str
-    answer: asyncio.Future[Prediction] | None  # none once nobody waits: an error in it would hold the request, a cycle
+    left: int = 0
+    answer: asyncio.Future[Prediction] | None = None  # none once nobody waits: an error in it would make a cycle
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
     def take(self, items: Sequence[Item], outcome: Prediction | BaseException) -> None:
@@ -57,18 +53,17 @@ class _Job:
         if isinstance(outcome, BaseException):
             self.answer.set_exception(outcome)
             return
+        self.parts.append((np.array([item.place for item in items]), outcome))
+        self.left -= len(items)
         try:
-            self.parts.append((np.array([item.place for item in items]), outcome))
-            self.left -= len(items)
             if not self.left:
                 self.answer.set_result(self._joined())
-        except Exception as error:
+        except Exception as error:  # the batcher must go on
             self.answer.set_exception(error)
 
     def give_up(self, seconds: float) -> None:
-        if self.answer is not None and not self.answer.done():
-            message = f"the request was not answered within {seconds:g} s; send fewer inputs, or retry later"
-            self.answer.set_exception(ServeError(504, message))
+        message = f"the request was not answered within {seconds:g} s; send fewer inputs, or retry later"
+        self.take([], ServeError(504, message))
 
     def _joined(self) -> Prediction:
         places, prediction = self.parts[0]
@@ -105,8 +100,7 @@ class Batcher:
         self._predictor, self._batch_size, self._limit = predictor, batch_size, queue
         self._run_costs, self._ran, self._waits = run, ran, waits
         self._waiting: list[Item] = []
-        self._closing = False
-        self._wake = asyncio.Event()
+        self._closing, self._wake = False, asyncio.Event()
         self._seconds = 0.0  # a run takes, lately
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hydrant-batches")
         # in its own context: that of the request that loaded the model is not that of its batches
@@ -119,9 +113,7 @@ class Batcher:
 
     async def submit(self, inputs: Inputs, timeout: float, on_error: str = "raise") -> Prediction:
         """Predict the inputs of one request; if cancelled, they leave the queue."""
-        loop = asyncio.get_running_loop()
-        job = _Job(0, on_error, None)
-        count = _count(inputs)
+        loop, job, count = asyncio.get_running_loop(), _Job(on_error), _count(inputs)
         check_count(count, self._limit)  # before an item is made of each
         if self._closing:
             raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
@@ -198,17 +190,15 @@ class Batcher:
             items = [batch[row] for row in rows]
             each = slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.asarray(rows)  # a slice copies nothing
             part = whole if len(rows) == len(whole) else whole.take(each)
-            outcomes.append((job, items, self._share(job, items, part)))
+            outcomes.append((job, items, part if part.error is None else self._with_errors(job, items, part)))
         return outcomes
 
-    def _share(self, job: _Job, items: Sequence[Item], found: Prediction) -> Prediction | BaseException:
+    def _with_errors(self, job: _Job, items: Sequence[Item], part: Prediction) -> Prediction | BaseException:
         """The rows of one request, or the error of its first invalid input, unless it asked for errors in rows."""
-        if found.error is None:
-            return found
-        reasons = (error and self._why(item, error) for item, error in zip(items, found.error, strict=True))
+        reasons = (error and self._why(item, error) for item, error in zip(items, part.error, strict=True))  # type: ignore[arg-type]
         if job.on_error == "row":
-            return replace(found, error=np.array([each and str(each) for each in reasons], object))
-        return next(filter(None, reasons), replace(found, error=None))
+            return replace(part, error=np.array([each and str(each) for each in reasons], object))
+        return next(filter(None, reasons), replace(part, error=None))
 
     def _why(self, item: Item, error: str) -> BaseException:
         """The error of an input alone, which names its place in the request."""

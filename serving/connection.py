@@ -1,11 +1,10 @@
 """Connections of HTTP/1.1, by uvicorn and httptools, with limits that these lack.
 
 Headers must be small and arrive in time, as must the rest of a body that was refused early; answers must be read; and
-pipelined requests are few. So neither slow clients nor endless ones hold memory. Malformed requests get the usual JSON
-error, never in the place of an answer to another request.
+pipelined requests are few. Malformed requests get a JSON error, never in the place of another request's answer.
 
-Requests that ask for another protocol (web sockets, HTTP/2) are read as plain ones, which HTTP allows. httptools ends
-such a request at its headers: its body would be parsed as a request of its own (uvicorn #2722).
+Requests that ask for another protocol (web sockets, HTTP/2) are read as plain ones, which HTTP allows: httptools ends
+such a request at its headers, so that its body would be parsed as a request of its own (uvicorn #2722).
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from .http_refusals import error_body
 MAX_HEAD = 65_536
 """Bytes of the first line and the headers of a request; and of trailers behind a chunked body."""
 
-MAX_PIPELINED = 100
-"""Unanswered requests of one connection."""
-
-ASKING = (b"upgrade", b"http2-settings")
-"""Headers, and words of ``Connection``, that ask for another protocol."""
+MAX_PIPELINED = 100  # unanswered requests of one connection
+ASKING = (b"upgrade", b"http2-settings")  # headers, and words of ``Connection``, that ask for another protocol
 
 
 class _PlainParser:

@@ -1,6 +1,6 @@
 """The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, and ↔ the values of JSON.
 
-Nothing is allocated that what was received does not fill: shapes are compared with the data before they are used.
+Shapes are compared with the data before anything is allocated.
 """
 
 from __future__ import annotations
@@ -31,14 +31,10 @@ DATATYPES = tuple(_ARRAYS)
 
 _JSON_TYPES: dict[str, Any] = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
 
-MAX_AXES = 8
-MAX_ELEMENTS = 2**31
-"""Of one tensor, without axes of length 0: such a tensor has no data that could bound the others."""
-MAX_OBJECTS = 2**20
-"""Elements of one tensor of BYTES, each of which is read by itself."""
+MAX_AXES, MAX_ELEMENTS, MAX_OBJECTS = 8, 2**31, 2**20
+"""Axes and elements of one tensor, axes of length 0 left out; elements of one of BYTES, each of which is read alone."""
 
-_LENGTH = struct.Struct("<I")
-"""What stands before every element of BYTES in binary form."""
+_LENGTH = struct.Struct("<I")  # before every element of BYTES in binary form
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Tensor:
 
 
 def dtype_of(datatype: str) -> np.dtype[Any]:
-    """In which a tensor's data are held."""
+    """The dtype of a tensor's data."""
     return np.dtype(_ARRAYS[datatype])
 
 
@@ -102,8 +98,8 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
     if any(isinstance(value, list) for value in values):
         nested = np.array(values, np.object_)
         if nested.shape != shape and (nested.size or 0 not in shape):
-            found = list(nested.shape)
-            raise ServeError(400, f"{what} has lists of shape {found}; expected {list(shape)}, or one flat list")
+            expected = f"expected {list(shape)}, or one flat list"
+            raise ServeError(400, f"{what} has lists of shape {list(nested.shape)}; {expected}")
         values = nested.ravel().tolist()
     check_values(what, shape, values)
     dtype = dtype_of(datatype)
@@ -133,10 +129,9 @@ def to_values(tensor: Tensor) -> list[Any]:
     flat = tensor.data.ravel()
     if tensor.datatype == "BYTES":
         return [item.decode(errors="replace") for item in flat]
-    values = list(flat.tolist())
     if flat.dtype.kind != "f" or np.isfinite(flat).all():
-        return values
-    return [value if math.isfinite(value) else None for value in values]
+        return list(flat.tolist())
+    return [value if math.isfinite(value) else None for value in flat.tolist()]
 
 
 def object_array(items: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
@@ -153,16 +148,12 @@ def text_array(texts: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
     view, end = memoryview(raw), 0
-    if count * _LENGTH.size > len(view):
-        raise ServeError(400, f"{what} has {len(view)} bytes for {count} elements of BYTES; expected 4 and more each")
-    items = []
+    items: list[bytes] = []
     for index in range(count):
         start = end + _LENGTH.size
-        if start > len(view):
-            raise ServeError(400, f"{what} ends before element {index} of {count}; expected the 4 bytes of its length")
-        end = start + _LENGTH.unpack_from(view, end)[0]
+        end = len(view) + 1 if start > len(view) else start + _LENGTH.unpack_from(view, end)[0]
         if end > len(view):
-            raise ServeError(400, f"element {index} of {what} has {len(view) - start} bytes; expected {end - start}")
+            raise ServeError(400, f"{what} has {len(view)} bytes and ends within element {index} of {count}")
         items.append(bytes(view[start:end]))
     if end != len(view):
         raise ServeError(400, f"{what} has {len(view) - end} bytes behind its {count} elements; expected none")

@@ -11,10 +11,9 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -39,11 +38,8 @@ from .service import Service
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 PURPOSE = "serve over gRPC"
-SERVING, NOT_SERVING = 1, 2
-"""Of ``grpc.health.v1``."""
+
 
 CODES = {
     401: "UNAUTHENTICATED",
@@ -103,8 +99,8 @@ RepositoryModelUnloadResponse: string model_name = 1; bool isUnloaded = 2
 HealthCheckRequest: string service = 1
 HealthCheckResponse: int32 status = 1
 """
-"""Message: fields. ``one`` marks those of a oneof, ``map`` a map from text; nesting and enums are invisible there.
-KServe has the name of a model to load where Triton has the repository's."""
+"""Message: fields. ``one`` marks those of a oneof, ``map`` a map from text. KServe has a model's name where Triton has
+the repository's."""
 
 CONTENTS = {
     "BOOL": "bool_contents",
@@ -177,8 +173,7 @@ def fill_message(message: Any, served: Served, request: InferRequest, tensors: S
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters by name, without those that have no value."""
-    chosen = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
-    return {name: getattr(given[name], choice) for name, choice in chosen.items() if choice is not None}
+    return {name: value for name, message in given.items() for _, value in message.ListFields()}
 
 
 def _tensor(given: Any, raw: bytes | None) -> Tensor:
@@ -204,17 +199,8 @@ def _tensor(given: Any, raw: bytes | None) -> Tensor:
     return Tensor(given.name, datatype, array)
 
 
-@dataclass
-class _Call:
-    """One call, and the model that it reached, whose observers count it then."""
-
-    context: Any
-    served: Served | None = None
-    scope: dict[str, Any] = field(default_factory=dict)
-
-
-Handler = Callable[[Any, _Call], Awaitable[Any]]
-"""Answers a message."""
+Handler = Callable[[Any, Any], Awaitable[Any]]
+"""Answers a message, for a call, with the fields of the response, or with the response."""
 
 
 class GrpcFront:
@@ -223,24 +209,25 @@ class GrpcFront:
     def __init__(self, service: Service, count_refusal: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
         self._count_refusal = count_refusal
         self._grpc = require("grpc", "serve", PURPOSE)
-        self._aio = require("grpc.aio", "serve", PURPOSE)
         self._service, self._classes = service, message_classes()
         self._server: Any = None
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
         """Listen; returns the port."""
+        from grpc import aio
+
         settings = self._service.settings
-        options = {
-            "grpc.max_receive_message_length": settings.max_bytes,
-            "grpc.max_send_message_length": -1,
-            "grpc.so_reuseport": int(settings.workers > 1),
-        }
-        server = self._aio.server(options=list(options.items()))
+        options = [
+            ("grpc.max_receive_message_length", settings.max_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", int(settings.workers > 1)),
+        ]
+        server = aio.server(options=options)
         methods: dict[str, Handler] = {
-            "ServerLive": partial(self._fields, lambda: {"live": True}, "ServerLiveResponse"),
-            "ServerReady": partial(self._fields, lambda: {"ready": self._service.ready}, "ServerReadyResponse"),
-            "ServerMetadata": partial(self._fields, server_metadata, "ServerMetadataResponse"),
+            "ServerLive": _fields(lambda: {"live": True}),
+            "ServerReady": _fields(lambda: {"ready": self._service.ready}),
+            "ServerMetadata": _fields(server_metadata),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._infer,
@@ -255,8 +242,9 @@ class GrpcFront:
                 for method, handler in handlers.items()
             }
             server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(name, streams),))
-        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
-        place = f"{host}:{settings.grpc_port or 0}"
+        place = (
+            f"{f'[{settings.host}]' if ':' in settings.host.strip('[]') else settings.host}:{settings.grpc_port or 0}"
+        )
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 port = int(server.add_insecure_port(place))
@@ -280,12 +268,14 @@ class GrpcFront:
 
     def _admits(self, name: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
         """Admits a call, reads its message, and answers it or aborts with the code of its error."""
-        request_class = self._classes["HealthCheckRequest" if name == "Check" else f"{name}Request"]
+        kind = "HealthCheck" if name == "Check" else name
+        request_class, response_class = self._classes[f"{kind}Request"], self._classes[f"{kind}Response"]
         admission, token = self._service.admission, self._service.settings.token
         counted = name not in ("ServerLive", "ServerReady", "Check")  # probes need no token, at any load
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            call, entered, size = _Call(context), False, 0
+            call = SimpleNamespace(served=None, scope={}, seconds=context.time_remaining())  # until its deadline
+            entered, size = False, 0
             try:
                 if counted:
                     if token is not None:
@@ -298,7 +288,8 @@ class GrpcFront:
                 size = len(raw)
                 admission.held_bytes += size
                 admission.check_bodies(size)
-                return (await handler(_parsed(request_class, raw), call)).SerializeToString()
+                answer = await handler(_parsed(request_class, raw), call)
+                return (response_class(**answer) if isinstance(answer, dict) else answer).SerializeToString()
             except Exception as error:
                 known = refusal(error)
                 if call.served is None:
@@ -317,31 +308,27 @@ class GrpcFront:
     async def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
             raise ServeError(404, f"no service is called {cut(message.service)}; there is {SERVICE}")
-        return self._classes["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
-
-    async def _fields(self, fields: Callable[[], dict[str, Any]], name: str, *_: Any) -> Any:
-        return self._classes[name](**fields())
+        return {"status": 1 if self._service.ready else 2}  # SERVING, NOT_SERVING
 
     async def _model_ready(self, message: Any, _: Any) -> Any:
         try:
-            ready = self._served(message.name, message.version).ready
+            return {"ready": self._service.served(message.name or None, message.version or None).ready}
         except ServeError as error:
             if error.status != 503:
                 raise
-            ready = False
-        return self._classes["ModelReadyResponse"](ready=ready)
+            return {"ready": False}
 
     async def _model_metadata(self, message: Any, _: Any) -> Any:
-        served = self._served(message.name, message.version)
+        served = self._service.served(message.name or None, message.version or None)
         metadata = model_metadata(served, self._service.versions(served.name))
         del metadata["parameters"]  # which have no field here
-        return self._classes["ModelMetadataResponse"](**metadata)
+        return metadata
 
-    async def _infer(self, message: Any, call: _Call) -> Any:
+    async def _infer(self, message: Any, call: Any) -> Any:
         with observed(self._service, call, "grpc", cancelled=499):
-            call.served = served = self._served(message.model_name, message.model_version)
+            call.served = served = self._service.served(message.model_name or None, message.model_version or None)
             request = read_message(message)
-            limits = [each for each in (request.timeout, call.context.time_remaining()) if each is not None]
+            limits = [each for each in (request.timeout, call.seconds) if each is not None]
             inputs = inputs_of(request, served)
             prediction = await self._service.predict(served, inputs, min(limits, default=None))
             outputs = outputs_of(prediction, request, served)
@@ -349,28 +336,27 @@ class GrpcFront:
 
     async def _index(self, message: Any, _: Any) -> Any:
         rows = await asyncio.to_thread(self._service.index)
-        models = [row for row in rows if row["state"] == "READY" or not message.ready]
-        return self._classes["RepositoryIndexResponse"](models=models)
+        return {"models": [row for row in rows if row["state"] == "READY" or not message.ready]}
 
     async def _load(self, message: Any, _: Any) -> Any:
-        name, options = _model_to_change(message, LoadParameters)
+        name = message.model_name or message.repository_name
+        options = convert_fields(parameters_of(message.parameters), LoadParameters, "parameters")
         work = self._service.load(name, options.version, keep=bool(options.keep))
         await asyncio.shield(work)  # even if the client leaves
-        return self._classes["RepositoryModelLoadResponse"](model_name=name, isLoaded=True)
+        return {"model_name": name, "isLoaded": True}
 
     async def _unload(self, message: Any, _: Any) -> Any:
-        name, options = _model_to_change(message, UnloadParameters)
+        name = message.model_name or message.repository_name
+        options = convert_fields(parameters_of(message.parameters), UnloadParameters, "parameters")
         await asyncio.shield(self._service.unload(name, options.version))
-        return self._classes["RepositoryModelUnloadResponse"](model_name=name, isUnloaded=True)
-
-    def _served(self, name: str, version: str) -> Served:
-        return self._service.served(name or None, version or None)
+        return {"model_name": name, "isUnloaded": True}
 
 
-def _model_to_change(message: Any, kind: type[T]) -> tuple[str, T]:
-    """The model that a verb names, in Triton's field or in KServe's, and the parameters."""
-    options = convert_fields(parameters_of(message.parameters), kind, "parameters")
-    return message.model_name or message.repository_name, options
+def _fields(fields: Callable[[], dict[str, Any]]) -> Handler:
+    async def answer(*_: Any) -> dict[str, Any]:
+        return fields()
+
+    return answer
 
 
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:

@@ -37,10 +37,8 @@ def refusal(error: BaseException) -> ServeError:
     """The error that a client sees; details of unexpected ones stay in the log."""
     if isinstance(error, ServeError):
         return error
-    if isinstance(error, InputError):
-        return ServeError(400, str(error))
-    if isinstance(error, BackendError):
-        return ServeError(500, str(error))
+    if isinstance(error, InputError | BackendError):
+        return ServeError(400 if isinstance(error, InputError) else 500, str(error))
     return ServeError(500, f"unexpected {type(error).__name__}; see the log of the server")
 
 
@@ -49,32 +47,25 @@ def error_body(message: str) -> bytes:
     return json.dumps({"error": message}).encode()
 
 
-async def respond(
-    send: Send,
-    body: bytes,
-    status: int = 200,
-    content_type: str = "application/json",
-    headers: Mapping[str, str] | None = None,
-) -> None:
+async def respond(send: Send, body: bytes, status: int, content_type: str, headers: Mapping[str, str]) -> None:
     """Send a whole response."""
-    fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+    fields = {"content-type": content_type, "content-length": str(len(body)), **headers}
     encoded = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
 
 
-async def refuse(send: Send, error: ServeError, headers: Mapping[str, str] | None = None) -> None:
-    """Send an error."""
-    further = {**error_headers(error), **(headers or {})}
-    await respond(send, error_body(error.message), error.status, headers=further)
+async def refuse(send: Send, error: ServeError, allow: str | None = None) -> None:
+    """Send an error, with the methods that are allowed (405)."""
+    further = error_headers(error) | ({} if allow is None else {"allow": allow})
+    await respond(send, error_body(error.message), error.status, "application/json", further)
 
 
 def error_headers(error: ServeError) -> dict[str, str]:
     """Headers that an error has by its status."""
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    headers |= {"www-authenticate": "Bearer"} if error.status == 401 else {}
-    # the rest of too large a body is discarded for a while: simple clients send all of it before they read
-    return headers | ({"connection": "close"} if error.status == 408 else {})
+    # not after 413: simple clients send all of a body before they read, and the rest is discarded
+    return headers | {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}.get(error.status, {})
 
 
 def decode_json(text: bytes, kind: type[T], what: str) -> T:

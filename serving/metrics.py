@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -13,10 +12,8 @@ from ..bundle.calibration import RATES
 from ..errors import require
 from .stats import Buckets, ModelStats, Stats
 
-LABELS = 100
-"""Labels with their own series: the most frequent of calibration."""
-
-OTHERS = "(others)"
+LABELS, OTHERS = 100, "(others)"
+"""Labels with their own series, the most frequent of calibration; and the name of the others' one."""
 
 Recorded = dict[str, int] | None
 """Recorded inputs: ``written``, ``dropped`` and ``failed``."""
@@ -26,14 +23,14 @@ Rows = Iterable[tuple[Any, ...]]
 
 
 class Metrics:
-    """Answers ``/metrics`` and ``/stats``."""
+    """Answers ``/metrics`` and ``/stats``; a collector of prometheus_client."""
 
     def __init__(self, stats: Stats) -> None:
         client = require("prometheus_client", "serve", "show metrics")
         self._exposition = require("prometheus_client.exposition", "serve", "show metrics")
         self._stats = stats
         self._registry = client.CollectorRegistry()
-        self._registry.register(_Collector(stats))
+        self._registry.register(self)
 
     def answer(self, path: str, accept: str, recorded: Recorded) -> tuple[bytes, str]:
         """Body and content type, in the form that the client accepts."""
@@ -43,17 +40,12 @@ class Metrics:
         encode, content_type = self._exposition.choose_encoder(accept)
         return encode(self._registry), content_type
 
-
-@dataclass(eq=False)
-class _Collector:
-    """Makes metric families of the counts, for every scrape."""
-
-    _stats: Stats
-
     def describe(self) -> list[Any]:
+        """No families ahead of a scrape."""
         return []
 
     def collect(self) -> Iterator[Any]:
+        """The families of the counts, for each scrape."""
         from prometheus_client import core
 
         models = self._stats.models()
@@ -95,9 +87,9 @@ def _requests(model: ModelStats) -> Rows:
 
 def _rates(number: str) -> Callable[[ModelStats], Rows]:
     """A number of each watched rate."""
-    return lambda model: [
-        (name, getattr(test, number)) for name, test in (model.watch.rates if model.watch else {}).items()
-    ]
+    return lambda model: (
+        [(name, getattr(test, number)) for name, test in model.watch.rates.items()] if model.watch else []
+    )
 
 
 def _calibrated(model: ModelStats) -> Rows:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import cut
-from .admission import Admission
 from .http_refusals import App, Receive, Scope, Send, ServeError, refuse
 from .serve_settings import ServeSettings, is_loopback
 
@@ -20,8 +20,33 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 STATS_PATHS = ("/metrics", "/stats")
 """Exempt from load shedding; they still need the token."""
 
-COUNTED = "hydrant.counted"
-"""In the ``state`` of a request that the observers have counted."""
+COUNTED = "hydrant.counted"  # in the ``state`` of a request that the observers have counted
+
+MAX_BODIES = 4
+"""Bodies of the largest size that fit at the same time, or as many bytes of smaller ones."""
+
+SMALL_BODY = 2**16
+"""Bytes of a body that is admitted even if others fill the memory."""
+
+
+@dataclass
+class Admission:
+    """Requests in progress, over REST and gRPC together, and the bytes of their bodies, with the limits of both."""
+
+    max_requests: int
+    max_bytes: int
+    requests: int = 0
+    held_bytes: int = 0
+
+    def check_requests(self) -> None:
+        """Refuse a request beyond the limit."""
+        if self.requests >= self.max_requests:
+            raise ServeError(503, f"too many concurrent requests ({self.requests}); retry", retry_after=1)
+
+    def check_bodies(self, size: int) -> None:
+        """Refuse a body, unless it is small, while all bodies exceed the limit."""
+        if self.held_bytes > self.max_bytes and size > SMALL_BODY:
+            raise ServeError(503, f"bodies of other requests fill {self.max_bytes} bytes; retry", retry_after=1)
 
 
 class Middleware:
@@ -32,8 +57,8 @@ class Middleware:
         app: App,
         settings: ServeSettings,
         admission: Admission,
+        count_refusal: Callable[[int], None],
         open_paths: Collection[str] = (),
-        count_refusal: Callable[[int], None] = lambda status: None,  # noqa: ARG005
     ) -> None:
         self._app, self._settings, self._admission = app, settings, admission
         self._open, self._count_refusal = {*HEALTH, *open_paths}, count_refusal

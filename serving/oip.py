@@ -6,12 +6,13 @@ REST has JSON, with the binary tensor extension of Triton and KServe: the JSON e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,8 +27,9 @@ from .http_refusals import ServeError, convert_fields, decode_json
 from .observers import Served
 from .predict_request import from_base64
 
-SIZE = "binary_data_size"
-HEADER = "Inference-Header-Content-Length"
+T = TypeVar("T")
+
+SIZE, HEADER = "binary_data_size", "Inference-Header-Content-Length"
 
 UNSUPPORTED_PARAMETERS = {
     "classification": "labels are in the output label, and probabilities in the output of that name",
@@ -35,8 +37,7 @@ UNSUPPORTED_PARAMETERS = {
     "shared_memory_region": "send the tensor itself; this service reads no shared memory",
 }
 
-BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")
-"""No image or sound file looks like this."""
+BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")  # unlike any image or sound file
 
 _DATATYPES = {"f": "FP32", "i": "INT64", "b": "BOOL"}
 
@@ -185,16 +186,16 @@ def server_metadata() -> dict[str, Any]:
 def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:
     """The answer of ``GET /v2/models/NAME``; −1 represents a length that varies."""
     predictor = served.predictor
-    outputs = [
-        {"name": name, "datatype": tensor.datatype, "shape": [size or -1 for size in tensor.data.shape]}
-        for name, tensor in _outputs(predictor.nothing(), predictor.labels).items()
-    ]
+    outputs = _outputs(predictor.nothing(), predictor.labels).values()
     return {
         "name": served.name,
         "versions": list(versions or [served.version]),
         "platform": f"hydrant_{predictor.backend}",
         "inputs": _model_inputs(predictor),
-        "outputs": outputs,
+        "outputs": [
+            {"name": each.name, "datatype": each.datatype, "shape": [size or -1 for size in each.data.shape]}
+            for each in outputs
+        ],
         "parameters": {"task": predictor.task, "modality": predictor.modality, "labels": list(predictor.labels)},
     }
 
@@ -225,10 +226,10 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
         raise ServeError(400, f"the inputs have shapes {shapes}; expected the same first axis of all, 1 or more")
     raw = _raw_names(predictor)
     if "text" not in raw and set(tensors) == set(raw):
-        return [_file(item) for item in _column(tensors[raw[0]], "BYTES [batch], each a file or the base64 of one")]
+        return _column(tensors[raw[0]], _file)
     if "text" in tensors and set(tensors) <= set(raw):
-        texts = _texts(tensors["text"])
-        return list(zip(texts, _texts(tensors["text_pair"]), strict=True)) if "text_pair" in tensors else texts
+        columns = [_column(tensors[name], bytes.decode) for name in raw if name in tensors]
+        return list(zip(*columns, strict=True)) if len(columns) > 1 else columns[0]
     spec = predictor.spec
     ready = [*spec.input_names, *(["token_type_ids"] if spec.modality == "text" else [])]
     if not set(tensors) <= set(ready):
@@ -275,8 +276,7 @@ def _without_padding(prediction: Prediction) -> Prediction:
     mask = prediction.mask
     if mask is None or not mask.size or mask[:, -1].any():
         return prediction
-    longest = int(np.flatnonzero(mask.any(axis=0))[-1]) + 1 if mask.any() else 0
-    return prediction.shortened(longest)
+    return prediction.shortened(1 + max(np.flatnonzero(mask.any(axis=0)).tolist(), default=-1))
 
 
 def _raw_names(predictor: Predictor) -> tuple[str, ...]:
@@ -285,27 +285,23 @@ def _raw_names(predictor: Predictor) -> tuple[str, ...]:
     return ("text", "text_pair") if predictor.modality == "text" else (predictor.modality,)
 
 
-def _column(tensor: Tensor, expected: str) -> list[bytes]:
-    shape = tensor.data.shape
-    if tensor.datatype != "BYTES" or len(shape) > 2 or shape[1:] not in ((), (1,)):
-        raise ServeError(400, f"input {cut(tensor.name)} is {tensor.datatype} {list(shape)}; expected {expected}")
-    return list(tensor.data.ravel())
-
-
-def _texts(tensor: Tensor) -> list[str]:
-    texts = []
-    for index, item in enumerate(_column(tensor, "BYTES [batch], each a text in UTF-8")):
+def _column(tensor: Tensor, read: Callable[[bytes], T]) -> list[T]:
+    """The elements of BYTES [B] or [B, 1]: texts, or files."""
+    shape, what = tensor.data.shape, f"input {cut(tensor.name)}"
+    if tensor.datatype != "BYTES" or shape[1:] not in ((), (1,)):
+        expected = "BYTES [batch], each a text in UTF-8, or a file or the base64 of one"
+        raise ServeError(400, f"{what} is {tensor.datatype} {list(shape)}; expected {expected}")
+    items = []
+    for index, item in enumerate(tensor.data.ravel()):
         try:
-            texts.append(item.decode())
+            items.append(read(item))
         except UnicodeDecodeError as error:
-            what = f"element {index} of input {cut(tensor.name)}"
-            raise ServeError(400, f"{what} is not UTF-8 ({error.reason})") from None
-    return texts
+            raise ServeError(400, f"element {index} of {what} is not UTF-8 ({error.reason})") from None
+    return items
 
 
 def _file(item: bytes) -> bytes:
     """The bytes of an image or sound file, which may be in base64."""
-    try:
+    with contextlib.suppress(ValueError):
         return from_base64(item) if BASE64.fullmatch(item) else item
-    except ValueError:
-        return item
+    return item

@@ -1,17 +1,17 @@
-"""The page at ``/`` of ``hydrant serve``: its files and their headers, and the facts and explanations that it asks for.
+"""The page at ``/`` of ``hydrant serve``: its files and their headers, and the two routes that it asks.
 
-``GET /describe`` returns the facts of every model; ``POST /explain`` takes the body of ``POST /predict`` and returns
-what is shown of each input.
+``GET /describe`` returns the facts of every model; ``POST /explain`` explains the inputs of ``POST /predict``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-FOLDER = Path(__file__).parent / "static"
-
-START = "index.html"
+FOLDER, START = Path(__file__).parent / "static", "index.html"
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -47,8 +45,7 @@ SHOWN = 8
 """Classes that are shown of an input, the likeliest first."""
 
 
-@dataclass(frozen=True)
-class PageFile:
+class PageFile(NamedTuple):
     """One file of the page."""
 
     body: bytes
@@ -76,12 +73,17 @@ HEADERS = {
 
 def page_routes(service: Service) -> list[Route]:
     """Routes of the page's files, and of what it asks for."""
+    from starlette.responses import Response
     from starlette.routing import Route
 
     async def describe(request: Request) -> Response:  # noqa: ARG001
-        rows = await asyncio.to_thread(service.index)
-        models = [_described(service, row["name"], row["version"]) for row in rows if row["state"] == "READY"]
-        return json_response({"version": __version__, "models": [each for each in models if each is not None]})
+        models = []
+        for row in await asyncio.to_thread(service.index):
+            with contextlib.suppress(ServeError):  # unloaded a moment ago
+                served, current = service.served(row["name"], row["version"]), service.served(row["name"])
+                facts = {"name": served.name, "version": served.version, "ready": served.ready}
+                models.append({**facts, "current": current is served, **facts_of(served.predictor)})
+        return json_response({"version": __version__, "models": models})
 
     async def explain(request: Request) -> Response:
         call = Call(request.scope, request.receive)
@@ -91,32 +93,14 @@ def page_routes(service: Service) -> list[Route]:
             rows = await asyncio.to_thread(explanations, served.predictor, prediction, shown, aggregation)
             return json_response({"model": served.name, "version": served.version, "explanations": rows})
 
-    files = [Route(path, _sends(file)) for path, file in FILES.items()]
-    return [*files, Route("/describe", describe), Route("/explain", explain, methods=["POST"])]
-
-
-def _sends(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
-    """Responds with a file, or with 304 if the browser's copy is current."""
-    from starlette.responses import Response
-
-    headers = {**HEADERS, "ETag": f'"{hashlib.sha256(file.body).hexdigest()[:32]}"'}
-
-    async def send(request: Request) -> Response:
+    async def send(file: PageFile, request: Request) -> Response:
+        headers = {**HEADERS, "ETag": f'"{hashlib.sha256(file.body).hexdigest()[:32]}"'}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(file.body, headers=headers, media_type=file.media_type)
 
-    return send
-
-
-def _described(service: Service, name: str, version: str) -> dict[str, Any] | None:
-    """The facts of one version; ``None`` if it was unloaded a moment ago."""
-    try:
-        served, current = service.served(name, version), service.served(name)
-    except ServeError:
-        return None
-    facts = {"name": name, "version": version, "ready": served.ready, "current": current.version == version}
-    return {**facts, **facts_of(served.predictor)}
+    files = [Route(path, partial(send, file)) for path, file in FILES.items()]
+    return [*files, Route("/describe", describe), Route("/explain", explain, methods=["POST"])]
 
 
 def facts_of(predictor: Predictor) -> dict[str, Any]:
@@ -141,17 +125,16 @@ def explanations(
     words = [] if prediction.mask is None else words_of(prediction, aggregation, predictor.calibration)
     shown: list[dict[str, Any]] = []
     for place, row in enumerate(rows):
-        if "error" in row:
-            shown.append({"row": row})
-        elif prediction.mask is not None:
+        more: dict[str, Any] = {}
+        if "error" not in row and prediction.mask is not None:
             each = words[place].prediction.member_probabilities  # [W, M, C]
-            said = None if each is None else [_members(word, predictor.labels) for word in each]
-            shown.append({"row": row, "members": said})
-        elif prediction.score is not None:
+            more["members"] = None if each is None else [_members(word, predictor.labels) for word in each]
+        elif "error" not in row and prediction.score is not None:
             scores = prediction.member_scores
-            shown.append({"row": row, "members": None if scores is None else scores[place].tolist()})
-        else:
-            shown.append({"row": row, **_classes(predictor, prediction, place)})
+            more["members"] = None if scores is None else scores[place].tolist()
+        elif "error" not in row:
+            more = _classes(predictor, prediction, place)
+        shown.append({"row": row, **more})
     return shown
 
 

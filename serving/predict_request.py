@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from email.parser import HeaderParser
@@ -26,12 +26,10 @@ FILES = {"image": "an image file", "audio": "a sound file"}
 """Names of file fields in forms, and first halves of a Content-Type."""
 
 JSON_TYPES = ("", "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded")
-"""Content types that are read as JSON; the last one is what ``curl -d`` sends."""
+"""Content types that are read as JSON; ``curl -d`` sends the last one."""
 
-MAX_PARTS = 10_000
-MAX_PART_HEADERS = 16_384
-MAX_SEMICOLONS = 64
-"""In a header with parameters: Python's parser takes quadratic time."""
+MAX_PARTS, MAX_PART_HEADERS = 10_000, 16_384
+MAX_SEMICOLONS = 64  # in a header with parameters: Python's parser takes quadratic time
 
 
 class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,8 +47,8 @@ class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PredictRequest:
     """Inputs (JSON values, or the bytes of files) with their names in rows, ``None`` for the input itself."""
 
-    inputs: list[Any] = field(default_factory=list)
-    names: list[str | None] = field(default_factory=list)
+    inputs: list[Any]
+    names: list[Any]
     options: PredictOptions = field(default_factory=PredictOptions)
 
 
@@ -59,7 +57,7 @@ def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> Pr
     kind = content_type.partition(";")[0].strip().lower()
     fields: dict[str, Any] = {}
     if kind == "multipart/form-data":
-        request, fields = _read_form(body, content_type)
+        request = _read_form(read_parts(body, content_type), fields)
     elif kind.partition("/")[0] in FILES:
         request = PredictRequest([body], [None])
     elif kind in JSON_TYPES or kind.endswith("+json"):
@@ -95,13 +93,13 @@ def model_inputs(request: PredictRequest, predictor: Predictor, limit: int) -> t
 
 
 def _text(value: Any, index: int) -> Any:
-    texts = value
-    if isinstance(value, dict) and set(value) in ({"text"}, {"text", "text_pair"}):
-        texts = value["text"] if len(value) == 1 else [value["text"], value["text_pair"]]
-    if isinstance(texts, str):
-        return texts
-    if isinstance(texts, list) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
-        return tuple(texts)
+    match value:
+        case str():
+            return value
+        case {"text": str(text), **others} if not others:
+            return text
+        case [str(text), str(pair)] | {"text": str(text), "text_pair": str(pair)} if len(value) == 2:
+            return text, pair
     raise InputError(f"input {index} is {cut(value)}; expected a text, two texts, or an object with text, text_pair")
 
 
@@ -133,10 +131,10 @@ def from_base64(text: bytes) -> bytes:
     return base64.b64decode(b"".join(text.split()), validate=True)
 
 
-def _read_form(body: bytes, content_type: str) -> tuple[PredictRequest, dict[str, Any]]:
-    """Files are images or sounds, fields named text are texts, other fields are options."""
-    request, options = PredictRequest(), {}
-    for part in read_parts(body, content_type):
+def _read_form(parts: Iterable[Part], options: dict[str, Any]) -> PredictRequest:
+    """Files are images or sounds, fields named text are texts, other fields are ``options``."""
+    request = PredictRequest([], [])
+    for part in parts:
         is_file = part.filename is not None or part.name in FILES
         try:
             value: Any = part.data if is_file else part.data.decode()
@@ -147,7 +145,7 @@ def _read_form(body: bytes, content_type: str) -> tuple[PredictRequest, dict[str
             request.names.append(part.filename or None)
         else:
             options[part.name] = value
-    return request, options
+    return request
 
 
 class Part(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,11 +46,6 @@ class Call:
         """The first header of each name."""
         return {name.lower(): value.decode("latin-1") for name, value in reversed(self.scope["headers"])}
 
-    @property
-    def query(self) -> Mapping[str, str]:
-        """Parameters behind the question mark."""
-        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
-
 
 Answer = tuple[bytes, str, dict[str, str]]
 """Body, content type, further headers."""
@@ -64,16 +59,23 @@ class PredictRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        front, work, name, version = self._route(scope)
-        if work is None:
-            await self._others(scope, receive, send)
-            return
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        call, front, work = Call(scope, receive), "rest", self._infer
+        match path.split("/"):
+            case ["", "predict"]:
+                front, work = "predict", self._predict
+            case ["", "v2", "models", name, "infer"] if name:
+                call.name = name
+            case ["", "v2", "models", name, "versions", version, "infer"] if name and version:
+                call.name, call.version = name, version
+            case _:
+                await self._others(scope, receive, send)
+                return
         if scope["method"] != "POST":
             message = f"{scope['method']} is not allowed at {cut(scope['path'])}; expected POST"
-            await refuse(send, ServeError(405, message), {"allow": "POST"})
+            await refuse(send, ServeError(405, message), allow="POST")
             return
         try:
-            call = Call(scope, receive, name, version)
             with observed(self._service, call, front):
                 body, content_type, headers = await work(call)
         except Exception as error:
@@ -83,37 +85,26 @@ class PredictRoutes:
             return
         await respond(send, body, 200, content_type, headers)
 
-    def _route(self, scope: Scope) -> tuple[str, Callable[[Call], Awaitable[Answer]] | None, str, str | None]:
-        """Name of the front, the method that answers, and the model's name and version."""
-        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
-        if path == "/predict":
-            return "predict", self._predict, "", None
-        if path.endswith("/infer"):
-            match path.split("/"):
-                case ["", "v2", "models", name, "infer"] if name:
-                    return "rest", self._infer, name, None
-                case ["", "v2", "models", name, "versions", version, "infer"] if name and version:
-                    return "rest", self._infer, name, version
-        return "", None, "", None
-
     async def _infer(self, call: Call) -> Answer:
         service = self._service
         service.served(call.name, call.version)  # refuses a wrong name before the body is read
         body = await read_body(call.receive)
         call.served = served = service.served(call.name, call.version)
-        request = read_infer(body, _json_length(call.headers))
+        length = call.headers.get(HEADER.lower().encode())
+        if length is not None and not (length.isascii() and length.isdigit() and len(length) <= 18):
+            raise ServeError(400, f"{HEADER} is {cut(length)}; expected the length of the JSON in bytes")
+        request = read_infer(body, None if length is None else int(length))
         work = service.predict(served, inputs_of(request, served), request.timeout)
         prediction = await unless_left(call, work)
-        written, length = write_infer(served, request, outputs_of(prediction, request, served))
-        if length is None:
+        written, size = write_infer(served, request, outputs_of(prediction, request, served))
+        if size is None:
             return written, "application/json", {}
-        return written, "application/octet-stream", {HEADER: str(length)}
+        return written, "application/octet-stream", {HEADER: str(size)}
 
     async def _predict(self, call: Call) -> Answer:
         options, served, shown, prediction = await predict_body(self._service, call)
-        rows = answer(
-            served.predictor, prediction, shown, probabilities=options.probabilities, aggregation=options.aggregation
-        )
+        predictor, kind = served.predictor, options.aggregation
+        rows = answer(predictor, prediction, shown, probabilities=options.probabilities, aggregation=kind)
         body = json.dumps({"model": served.name, "version": served.version, **rows})
         return body.encode(), "application/json", {}
 
@@ -122,7 +113,8 @@ async def predict_body(
     service: Service, call: Call, *, skip_invalid: bool = False
 ) -> tuple[PredictOptions, Served, list[Any], Prediction]:
     """Options, model, inputs as rows repeat them, and prediction of a request."""
-    request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), call.query)
+    query = dict(parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), query)
     options = request.options
     call.served = served = service.served(options.model, options.version)
     inputs, shown = model_inputs(request, served.predictor, service.settings.queue)
@@ -188,13 +180,3 @@ async def unless_left(call: Call, work: Awaitable[T]) -> T:
         raise
     finally:
         watcher.cancel()
-
-
-def _json_length(headers: Mapping[bytes, str]) -> int | None:
-    """Bytes of JSON in front of binary tensors."""
-    word = headers.get(HEADER.lower().encode())
-    if word is None:
-        return None
-    if not word.isascii() or not word.isdigit() or len(word) > 18:
-        raise ServeError(400, f"{HEADER} is {cut(word)}; expected the length of the JSON in bytes")
-    return int(word)

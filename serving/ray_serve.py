@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 PURPOSE = "serve on many machines"
-
-NAME = "hydrant"
-"""The application and its deployment in Ray."""
+NAME = "hydrant"  # of the application and its deployment in Ray
 
 UNSUPPORTED_SETTINGS = {
     "workers": ("--workers", "replicas (--replicas) are Ray's workers"),
@@ -105,10 +103,10 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
     for path in [path for versions in models.values() for path in versions.values()]:
         Bundle.open(path)
     with bound(settings.host, settings.port):
-        pass  # whether it is free: Ray would try for minutes
+        pass  # it is free: otherwise Ray would try for minutes
     ended = threading.Event()
     with (
-        contextlib.redirect_stdout(sys.stderr),  # on which Ray prints what became of its processes
+        contextlib.redirect_stdout(sys.stderr),  # where Ray prints the ends of its processes
         cluster(PURPOSE) as ray,
         signals_to(lambda *_: ended.set(), "SIGTERM", "SIGINT"),
     ):
@@ -135,10 +133,8 @@ def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Poo
     check_room(resources, pool)
     trust = settings.trust and Path(settings.trust).resolve()  # each replica has a working directory of its own
     own = replace(settings, workers=pool.most, threads=settings.threads or max(1, int(share)), trust=trust)
-    scaling: dict[str, Any] = {"num_replicas": pool.most}
-    if pool.least < pool.most:
-        limits = {"min_replicas": pool.least, "max_replicas": pool.most}
-        scaling = {"autoscaling_config": {**limits, "target_ongoing_requests": settings.batch_size}}
+    limits = {"min_replicas": pool.least, "max_replicas": pool.most, "target_ongoing_requests": settings.batch_size}
+    scaling = {"autoscaling_config": limits} if pool.least < pool.most else {"num_replicas": pool.most}
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     deployment = serve.deployment(
         name=NAME,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -35,11 +35,8 @@ log = logging.getLogger(__name__)
 Redact = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Takes a row, and returns the one to write, or ``None`` for none."""
 
-WAITING = 1000
-"""Requests whose rows may wait to be written."""
-
-MAX_WAITING_BYTES = 256 * 2**20
-"""Bytes of the inputs of these."""
+WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20
+"""Requests whose rows may wait to be written, and the bytes of their inputs."""
 
 MIN_BYTES = 1 << 16
 
@@ -76,13 +73,10 @@ def redaction(named: str | Redact | None) -> Redact | None:
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
-    if not (module and name):
-        raise InputError(f"redact is {cut(named)}; expected module:function")
     try:
         function: Redact = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever importing a module raises
-        fix = "install the module, or name its folder in PYTHONPATH"
-        raise InputError(f"redact is {cut(named)}, which cannot be imported: {error}; {fix}") from error
+        raise InputError(f"redact is {cut(named)}; expected an importable module:function ({error})") from error
     return function
 
 
@@ -132,33 +126,29 @@ class Recorder(Observer):
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
             size, served, inputs, prediction, reasons, time = work
-            try:
-                unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
-                rows = [{} for _ in inputs] if unknown_words else served.predictor.rows(prediction)
-            except Exception:  # whatever it is, the service goes on
-                self._fail(len(inputs))
-                rows = []
-            for value, row, why in zip(inputs, rows, reasons, strict=False):
-                about = {"time": time.isoformat(), "model": served.name, "version": served.version, "why": why}
+            unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
+            about = {"time": time.isoformat(), "model": served.name, "version": served.version}
+            for place, (value, why) in enumerate(zip(inputs, reasons, strict=True)):
                 try:
-                    self._write({**about, "input": _plain(value), **row}, why)
+                    row = {} if unknown_words else served.predictor.rows(prediction[place : place + 1])[0]
+                    self._write({**about, "why": why, "input": _plain(value), **row}, why)
                 except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
-                    self._fail(1)
+                    self._fail()
             self._done += size
 
-    def _fail(self, rows: int) -> None:
-        """Count rows that could not be recorded, and log the first failure."""
+    def _fail(self) -> None:
+        """Count a row that could not be recorded, and log the first failure."""
         if not self.failed:
             error = sys.exception()
             trace = None if isinstance(error, InputError) else error
             log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=trace)
-        self.failed += rows
+        self.failed += 1
 
     def _write(self, row: dict[str, Any], why: Any) -> None:
         row.pop("index", None)
         redacted = row if self._redact is None else self._redact(row)
         if redacted is not None:
-            # a row that its redaction stripped of "why" must not pass for a log of all traffic
+            # without "why" a row would pass for a log of all traffic
             line = json.dumps({**redacted, "why": why}, ensure_ascii=False) + "\n"
             self._file.write(line.encode(errors="backslashreplace"))
             self.written += 1
@@ -187,10 +177,8 @@ class _RotatingFile:
         for each in (path, self._older):
             if each.is_symlink() or (each.exists() and not each.is_file()):
                 raise InputError(f"{each} is not a regular file; choose another file to record in")
-        try:
-            self._locks: Any = importlib.import_module("fcntl")
-        except ImportError as error:
-            raise InputError("recording needs file locks, which this system lacks; leave --record out") from error
+        if importlib.util.find_spec("fcntl") is None:
+            raise InputError("recording needs file locks, which this system lacks; leave --record out")
         self.write(b"")
 
     def write(self, line: bytes) -> None:
@@ -204,8 +192,10 @@ class _RotatingFile:
 
     def _appended(self, line: bytes) -> bool:
         """Append a line; false if the file was rotated, and a new one is to be opened."""
+        import fcntl
+
         with open(self._path, "ab", 0, opener=_private) as file:
-            self._locks.flock(file, self._locks.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
             stat, current = os.fstat(file.fileno()), False
             with contextlib.suppress(FileNotFoundError):
                 current = os.path.samestat(self._path.lstat(), stat)

@@ -69,18 +69,17 @@ def json_response(facts: Any, status: int = 200, headers: dict[str, str] | None 
 async def _error_response(request: Request, error: Exception) -> Response:
     from starlette.exceptions import HTTPException
 
-    if isinstance(error, HTTPException):
-        path = cut(request.url.path)
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "another method").split(", ")))
-        routes = "/predict, /explain, /describe, /metrics, /stats, the page at / and those under /v2"
-        messages = {
-            404: f"there is nothing at {path}; the routes are {routes}",
-            405: f"{request.method} is not allowed at {path}; expected {allowed}",
-        }
-        message, status = messages.get(error.status_code, str(error.detail)), error.status_code
-        return json_response({"error": message}, status, dict(error.headers or {}))
-    known = refusal(error)
-    return json_response({"error": known.message}, known.status, error_headers(known))
+    if not isinstance(error, HTTPException):
+        known = refusal(error)
+        return json_response({"error": known.message}, known.status, error_headers(known))
+    path, headers = cut(request.url.path), dict(error.headers or {})
+    allowed = ", ".join(sorted(headers.get("Allow", "another method").split(", ")))
+    routes = "/predict, /explain, /describe, /metrics, /stats, the page at / and those under /v2"
+    messages = {
+        404: f"there is nothing at {path}; the routes are {routes}",
+        405: f"{request.method} is not allowed at {path}; expected {allowed}",
+    }
+    return json_response({"error": messages.get(error.status_code, error.detail)}, error.status_code, headers)
 
 
 class _Front:

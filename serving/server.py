@@ -12,18 +12,18 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, cut
 from .connection import limited_protocol
 from .grpc_front import GrpcFront
-from .http_refusals import App, Receive, Scope, Send, ServeError, respond
+from .http_refusals import App, ServeError
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
-from .observers import Observer
-from .opentelemetry_spans import tracer
+from .observers import Observer, tracer
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
@@ -33,9 +33,12 @@ from .service import Service
 from .stats import Stats, Watching
 from .worker_stats import Reporter
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
 Ready = dict[str, Any]
-"""Announced once every model is warm: ``scheme``, ``host``, ``port``, ``grpc_port`` or ``None``, ``workers``, and
-``models`` with versions."""
+"""Announced once all models are warm: ``scheme``, ``host``, ``port``, ``grpc_port``, ``workers``, ``models``."""
 
 Announce = Callable[[Ready], None]
 
@@ -45,8 +48,8 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
     """A port that is listened on."""
     try:
         found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        port = socket.socket(family, kind, protocol)
+        *kind, _, address = found[0]
+        port = socket.socket(*kind)
     except (OSError, UnicodeError) as error:
         raise InputError(f"cannot listen on {cut(host)}: {error}; give an address of this machine") from error
     with port:
@@ -56,8 +59,8 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
             if listens:
                 port.listen(2048)
         except OSError as error:
-            advice = "give an address of this machine and a free port, or 0 for any"
-            raise InputError(f"cannot listen on port {number} of {cut(host)}: {error.strerror}; {advice}") from error
+            place = f"port {number} of {cut(host)}"
+            raise InputError(f"cannot listen on {place}: {error.strerror}; give a free port, or 0 for any") from error
         yield port
 
 
@@ -90,26 +93,23 @@ class Monitor:
             self._metrics = Metrics(self.stats)
         else:
             self.stats = self._metrics = Reporter(pipe, self._recorded)
-        self._spans = tracer()
-        self.observers: list[Observer] = [each for each in (self.stats, self._spans, self._recorder) if each]
+        self.spans = tracer()
+        self.observers: list[Observer] = [each for each in (self.stats, self.spans, self._recorder) if each]
 
-    def around(self, app: App) -> App:
-        """The ASGI application with ``/metrics`` and ``/stats``, and a span around each request if these are made."""
+    def routes(self) -> list[Route]:
+        """Routes of ``/metrics`` and ``/stats``."""
+        from starlette.responses import Response
+        from starlette.routing import Route
 
-        async def monitored(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"] not in STATS_PATHS or scope["method"] not in ("GET", "HEAD"):
-                await app(scope, receive, send)
-                return
-            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
-            asked = scope["path"], accept.decode("latin-1"), self._recorded()
+        async def answer(path: str, request: Request) -> Response:
+            asked = path, request.headers.get("accept", ""), self._recorded()
             try:
                 body, content_type = await asyncio.to_thread(self._metrics.answer, *asked)
             except (EOFError, OSError) as error:  # TimeoutError among them
-                message = "the process that counts for all workers does not answer; retry"
-                raise ServeError(503, message, retry_after=1) from error
-            await respond(send, body, 200, content_type, {"cache-control": "no-store"})
+                raise ServeError(503, "the process that counts does not answer; retry", retry_after=1) from error
+            return Response(body, headers={"cache-control": "no-store"}, media_type=content_type)
 
-        return monitored if self._spans is None else self._spans.around(monitored)
+        return [Route(path, partial(answer, path)) for path in STATS_PATHS]
 
     def close(self) -> None:
         """Write and report the rest."""
@@ -119,16 +119,15 @@ class Monitor:
             self.stats.close()
 
     def _recorded(self) -> Recorded:
-        recorder = self._recorder
-        if recorder is None:
-            return None
-        return {"written": recorder.written, "dropped": recorder.dropped, "failed": recorder.failed}
+        names = ("written", "dropped", "failed")
+        return None if self._recorder is None else {name: getattr(self._recorder, name) for name in names}
 
 
 def assembled(service: Service, monitor: Monitor) -> App:
     """Everything that is reached by HTTP."""
-    app = PredictRoutes(service, rest_app(service, page_routes(service)))
-    return Middleware(monitor.around(app), service.settings, service.admission, FILES, monitor.stats.refuse)
+    app: App = PredictRoutes(service, rest_app(service, [*page_routes(service), *monitor.routes()]))
+    app = app if monitor.spans is None else monitor.spans.around(app)
+    return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
@@ -148,7 +147,7 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes, or ``parent`` closes; ``counts`` leads to who counts for all."""
+    """Serve from this process until a signal comes, or ``parent`` closes; ``counts`` leads to :class:`WorkerStats`."""
     # in batches of short texts, threads of the tokenizer cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     usual = gc.get_threshold()

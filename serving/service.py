@@ -1,16 +1,15 @@
 """Bundles as a service, for every front (REST, gRPC, Ray).
 
-One version answers for a name, unless more are kept. Another one is opened and warmed beside the current one; then it
-takes the requests, and the old one finishes its own and is closed. Nothing is dropped, and a rollback loads the older
-version.
+One version answers for a name, unless more are kept. A new one is opened and warmed beside the current one; then it
+takes the requests, and the old one finishes its own and is closed, so that no request is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,9 @@ from ..runtime.backends.backend_registry import ON_GPU
 from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
-from .admission import MAX_BODIES, Admission
 from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
 from .http_refusals import ServeError
+from .middleware import MAX_BODIES, Admission
 from .observers import ALWAYS, Observer, Observers, Served, changes
 from .serve_settings import ServeSettings
 
@@ -34,8 +33,8 @@ log = logging.getLogger(__name__)
 Versions = Mapping[str, Path]
 """Version → folder of its bundle, the oldest first."""
 
-ONLY = "1"
-"""The version of a bundle without versions."""
+ONLY = "1"  # the version of a bundle without versions
+STOPPING = "the service is stopping; ask another one, or later"
 
 
 @dataclass
@@ -90,11 +89,13 @@ class Service:
     def served(self, name: str | None = None, version: str | None = None) -> Served:
         """The version that answers a request; without a name, the only model."""
         if self._draining:
-            raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
-        name = self._only() if name is None else name
-        model = self._models.get(name)
-        if model is None:
-            raise self._unknown(name)
+            raise ServeError(503, STOPPING, retry_after=1)
+        if name is None:
+            names = (list(self.answering) if self._started else []) or sorted(self._models)
+            if len(names) > 1:
+                raise ServeError(400, f"several models are served; name one of {listing(names)}")
+            name = names[0]
+        model = self._known(name)
         wanted = model.current if version is None else version
         served = None if wanted is None else model.loaded.get(wanted)
         if served is not None:
@@ -114,7 +115,10 @@ class Service:
             inputs = checked_tensors(inputs, served.predictor.spec)
         limit = self.settings.timeout
         prediction = await served.batcher.submit(inputs, limit if timeout is None else min(timeout, limit), on_error)
-        self.observer.predicted(served, _each(inputs), prediction)
+        each: Sequence[Any] = inputs  # type: ignore[assignment]
+        if isinstance(inputs, Mapping):
+            each = [{name: array[row] for name, array in inputs.items()} for row in range(len(prediction))]
+        self.observer.predicted(served, each, prediction)
         return prediction
 
     def index(self) -> list[dict[str, Any]]:
@@ -137,11 +141,21 @@ class Service:
     async def unload(self, name: str, version: str | None = None) -> None:
         """Close a model once it has answered its requests; logged, and so is a refusal."""
         with self._changing("an unload"):
-            old = await self._unload(name, version)
+            model = self._known(name)
+            async with model.changing:
+                if version is not None and version not in model.loaded:
+                    raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded")
+                old = [each for each in model.loaded.values() if version in (None, each.version)]
+                model.loaded = {each.version: each for each in model.loaded.values() if each not in old}
+                if model.current not in model.loaded:
+                    model.current = max(model.loaded, key=version_order, default=None)
+                for each in old:
+                    await self._close(model, each)
         if old:
-            changes.info("model %s: unloaded %s; loaded are: %s", name, listing(old), listing(self.versions(name)))
+            gone = listing(each.version for each in old)
+            changes.info("model %s: unloaded %s; loaded are: %s", name, gone, listing(self.versions(name)))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _changing(self, what: str) -> Iterator[None]:
         """Refuse a change that only one of several workers would make, and log refusals."""
         try:
@@ -164,15 +178,14 @@ class Service:
         model = self._models.setdefault(name, _Model())
         async with model.changing:
             if self._draining:
-                raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
+                raise ServeError(503, STOPPING, retry_after=1)
             if wanted not in model.loaded:
                 model.states[wanted] = ("LOADING", "")
             try:
                 served = await self._warmed(name, wanted, versions[wanted])
             except BaseException as error:
                 if wanted not in model.loaded:
-                    reason = error.message if isinstance(error, ServeError) else repr(error)
-                    model.states[wanted] = ("UNAVAILABLE", reason)
+                    model.states[wanted] = ("UNAVAILABLE", str(error) or repr(error))
                 raise
             old = [each for each in model.loaded.values() if each.version == wanted or not keep]
             model.loaded = {**({} if not keep else model.loaded), wanted: served}
@@ -184,22 +197,6 @@ class Service:
             for each in old:
                 await self._close(model, each)
         return served
-
-    async def _unload(self, name: str, version: str | None) -> list[str]:
-        """Returns the versions that were unloaded."""
-        model = self._models.get(name)
-        if model is None:
-            raise self._unknown(name)
-        async with model.changing:
-            if version is not None and version not in model.loaded:
-                raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded")
-            old = [each for each in model.loaded.values() if version in (None, each.version)]
-            model.loaded = {each.version: each for each in model.loaded.values() if each not in old}
-            if model.current not in model.loaded:
-                model.current = max(model.loaded, key=version_order, default=None)
-            for each in old:
-                await self._close(model, each)
-        return [each.version for each in old]
 
     async def drain(self) -> None:
         """Take no more requests, answer those in progress, and close every model."""
@@ -251,18 +248,15 @@ class Service:
             if not self._draining:  # a service reports its counts until it ends
                 self.observer.gone(served)
 
-    def _only(self) -> str:
-        """The model of requests without a name."""
-        names = (list(self.answering) if self._started else []) or sorted(self._models)
-        if len(names) > 1:
-            raise ServeError(400, f"several models are served; name one of {listing(names)}")
-        return names[0]
+    def _known(self, name: str) -> _Model:
+        if name not in self._models:
+            raise self._unknown(name)
+        return self._models[name]
 
     def _folder_models(self) -> Mapping[str, Versions]:
-        try:
+        with contextlib.suppress(InputError):  # it was moved away; loaded models stay
             return found_bundles(self._folder)
-        except InputError:
-            return {}  # it was moved away; what is loaded stays
+        return {}
 
     def _unknown(self, name: str) -> ServeError:
         return ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._models))}")
@@ -270,14 +264,6 @@ class Service:
 
 def _log_current(to: logging.Logger, served: Served) -> None:
     to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
-
-
-def _each(inputs: Inputs) -> Sequence[Any]:
-    """Inputs one by one; ready tensors as one dict an input."""
-    if not isinstance(inputs, Mapping):
-        return inputs
-    rows = range(len(next(iter(inputs.values()))))
-    return [{name: array[row] for name, array in inputs.items()} for row in rows]
 
 
 def found_bundles(folder: str | Path) -> dict[str, Versions]:

@@ -1,8 +1,4 @@
-"""Counts of a service: the source of its metrics, its page, ``GET /stats`` and its drift watch.
-
-Counting a request costs a few appends; predictions are evaluated together, once there are :data:`TOGETHER` of them or a
-second has passed. Memory is bounded.
-"""
+"""Counts of a service, in bounded memory: the source of its metrics, its page, ``GET /stats`` and its drift watch."""
 
 from __future__ import annotations
 
@@ -39,11 +35,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 MODELS = 256
 """Versions that are counted at a time; a further one replaces the one that was idle longest."""
 
-NEWEST = 1000
-"""Latencies that quantiles are taken from."""
-
-WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}
-"""Sliding windows of the rates, in seconds."""
+NEWEST = 1000  # latencies that quantiles are taken from
+WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}  # of the rates, in seconds
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,11 @@ class Buckets:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def mean(self) -> float | None:
+        """The mean of the values."""
+        count = sum(self.counts)
+        return self.total / count if count else None
 
 
 class ModelStats:
@@ -134,8 +132,7 @@ class ModelStats:
         waiting, self._waiting, self._kept, self._evaluated = self._waiting, [], 0, self._came
         if not waiting:
             return []
-        prediction = waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting)
-        return self.count(observed(prediction, self.names, self.calibration), self._came)
+        return self.count(observed(Prediction.concatenate(waiting), self.names, self.calibration), self._came)
 
     def count(self, seen: Observed, now: float) -> list[Alarm]:
         """Count predictions; returns new alarms."""
@@ -155,35 +152,22 @@ class ModelStats:
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """All counts as a JSON object."""
-        newest = np.array(self.newest)
-        batches = sum(self.batch_sizes.counts)
+        median, p99 = np.quantile(self.newest, (0.5, 0.99)).tolist() if self.newest else (None, None)
+        totals = {name: self.totals[name] for name in ("inputs", "failed", *self.decisions)}
+        requests = sorted(self.requests.items())
+        names = ("requests", "errors", "inputs", *self.decisions)
+        recent = [(start, step) for start, step in self.steps if now - start <= STEP * STEPS]
         return {
             "name": self.name,
             "version": self.version,
             "task": self.task,
-            "totals": {
-                "requests": sum(self.requests.values()),
-                **{name: self.totals[name] for name in ("inputs", "failed", *self.decisions)},
-            },
-            "requests": [
-                {"front": front, "status": status, "count": count}
-                for (front, status), count in sorted(self.requests.items())
-            ],
-            "latency": {
-                name: float(np.quantile(newest, level)) if len(newest) else None
-                for name, level in (("median", 0.5), ("p99", 0.99))
-            },
+            "totals": {"requests": self.requests.total(), **totals},
+            "requests": [{"front": front, "status": status, "count": count} for (front, status), count in requests],
+            "latency": {"median": median, "p99": p99},
             "queue": self.depth,
-            "batch": {
-                "size": self.batch_sizes.total / batches if batches else None,
-                "seconds": self.batch_seconds.total / batches if batches else None,
-            },
+            "batch": {"size": self.batch_sizes.mean(), "seconds": self.batch_seconds.mean()},
             "rates": self._rates(now),
-            "series": [
-                {"ago": now - start, **{name: step[name] for name in ("requests", "errors", "inputs", *self.decisions)}}
-                for start, step in self.steps
-                if now - start <= STEP * STEPS
-            ],
+            "series": [{"ago": now - start, **{name: step[name] for name in names}} for start, step in recent],
             "labels": dict(self.labels.most_common(20)),
             "histograms": None if self.watch is None else self._histograms(self.watch),
             "drift": None if self.watch is None else _drift(self.watch),
@@ -228,13 +212,11 @@ class ModelStats:
 
 
 def _drift(watch: Watch) -> dict[str, Any]:
+    names = ("evidence", "limit", "count", "n")
     return {
         "alpha": watch.alpha,
         "psi_limit": watch.psi,
-        "rates": {
-            name: {"evidence": test.evidence, "limit": test.limit, "count": test.count, "n": test.n}
-            for name, test in watch.rates.items()
-        },
+        "rates": {key: {name: getattr(test, name) for name in names} for key, test in watch.rates.items()},
         "psi": dict(watch.windows[-1].psi) if watch.windows else {},
         "window": watch.window,
         "alarms": [alarm.to_json() for alarm in watch.alarms],
@@ -302,8 +284,8 @@ class Stats(Observer):
         """All counts, with kept predictions evaluated; read them while holding :attr:`lock`."""
         with self.lock:
             models = [self._models[key] for key in sorted(self._models)]
-            alarms = [(model, model.evaluate()) for model in models]
-        for model, raised in alarms:
+            alarms = [model.evaluate() for model in models]
+        for model, raised in zip(models, alarms, strict=True):
             _warn(model, raised)
         return models
 

@@ -1,8 +1,6 @@
 """Counts of several workers as one, kept by the process that started them.
 
-A worker reports once a second, and whenever it is asked for metrics, which the other process answers: whichever worker
-is asked, the metrics are those of all, predictions of the others up to a second old. Drift is watched over all of them.
-A worker that dies loses only what it had not reported.
+A worker reports once a second, and whenever it is asked for metrics, which the other process answers for all workers.
 """
 
 from __future__ import annotations
@@ -29,20 +27,17 @@ from .stats import Stats, Watching
 
 log = logging.getLogger(__name__)
 
-PERIOD = 1.0
-"""Seconds between two reports."""
-
+PERIOD = 1.0  # seconds between two reports
 MAX_EVENTS = 100_000
 """Events that a worker keeps until its next report; of more, the oldest are lost."""
 
 STATS_TIMEOUT_SECONDS = 10.0
 
-Key = tuple[str, str]
-"""Name and version of a model."""
+Key = tuple[str, str]  # name and version of a model
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """What is needed to count for a model."""
+    """The predictor of a model, as far as :class:`Stats` asks."""
 
     task: str
     labels: tuple[str, ...]
@@ -136,7 +131,7 @@ class Reporter(Observer):
                 if is_counted(prediction):
                     parts.setdefault(key, []).append(prediction)
             for key, each in parts.items():
-                info, whole = report.models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
+                info, whole = report.models[key], Prediction.concatenate(each)
                 report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
             report.recorded = self._recorded()
             self._pipe.send((report, question))
@@ -151,7 +146,7 @@ class Reporter(Observer):
 
 @dataclass
 class _Worker:
-    """What a worker has reported of itself; a model is a ``Served`` for :class:`Stats`."""
+    """The last reports of a worker; a model is a ``Served`` for :class:`Stats`."""
 
     models: dict[Key, Any] = field(default_factory=dict)
     depths: dict[Key, int] = field(default_factory=dict)
@@ -198,8 +193,7 @@ class WorkerStats:
                 worker.models[name, version] = self._model(name, version, info)
             worker.recorded = report.recorded
             worker.depths |= report.depths
-            if report.depths:
-                self._sum_queues(worker)
+            self._sum_queues(worker)
         for event, key, values in report.events:
             getattr(self.stats, event)(worker.models[key], *values)
         for status, count in report.refused.items():
@@ -215,7 +209,7 @@ class WorkerStats:
         return model
 
     def _sum_queues(self, worker: _Worker) -> None:
-        """Note how many inputs wait in all workers for each model of this one."""
+        """Note the waiting inputs of all workers for each model of this one."""
         for key, model in worker.models.items():
             depths = [each.depths.get(key, 0) for each in self._workers if each.models.get(key) is model]
             self.stats.queue(model, sum(depths))

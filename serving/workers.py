@@ -25,11 +25,8 @@ from .worker_stats import WorkerStats
 
 log = logging.getLogger(__name__)
 
-POLL = 0.2
-"""Seconds between two looks for a signal."""
-
-PAUSE = 5.0
-"""Seconds before a replacement that could not start is started again."""
+POLL = 0.2  # seconds between two looks for a signal
+PAUSE = 5.0  # seconds before a replacement that could not start is started again
 
 
 def serve(
@@ -74,16 +71,12 @@ def _grpc_port(settings: ServeSettings) -> Iterator[ServeSettings]:
 
 def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
     """Serve from several processes until a signal comes; then each answers its requests in progress."""
-    stats = WorkerStats(settings.watching)
-
-    def start(*, replaces: bool = False) -> _Worker:
-        return _Worker(folder, settings, port, stats, replaces)
-
+    start = partial(_Worker, folder, settings, port, WorkerStats(settings.watching))
     workers: list[_Worker] = []
     signals: list[int] = []
     with signals_to(lambda number, _: signals.append(number), *(each.name for each in end_signals())):
         try:
-            workers += [start() for _ in range(settings.workers)]
+            workers += [start(replaces=False) for _ in range(settings.workers)]
             ready = [worker.ready(signals) for worker in workers]
             if not signals:
                 announce(ready[0])
@@ -93,24 +86,18 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                     log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
                     workers[place].leave()
                     workers[place] = start(replaces=True)
-                    _until_ready(workers[place], signals)
+                    try:
+                        workers[place].ready(signals)
+                    except InputError as error:  # the others go on
+                        log.error("a worker could not start, and is started again in %g s: %s", PAUSE, error)
+                        end = time.monotonic() + PAUSE
+                        while not signals and time.monotonic() < end:
+                            time.sleep(POLL)
         finally:
             for worker in workers:
                 worker.leave()
             for worker in workers:
                 worker.join(signals)
-
-
-def _until_ready(worker: _Worker, signals: list[int]) -> None:
-    """Wait until a replacement is ready; if it cannot start, the others go on."""
-    try:
-        worker.ready(signals)
-    except InputError as error:
-        log.error("a worker could not start, and is started again in %g s: %s", PAUSE, error)
-        worker.process.join(PAUSE)
-        end = time.monotonic() + PAUSE
-        while not signals and time.monotonic() < end:
-            time.sleep(min(POLL, PAUSE))
 
 
 class _Worker:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
@@ -115,33 +114,14 @@ class Browser:
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
-        keep = KEPT.get(found.get("method", ""))
-        if keep is not None:
-            keep(self, found["params"])
+        told = found.get("params", {})
+        match found.get("method"):
+            case "Network.requestWillBeSent":
+                self.requests.append(told["request"]["url"])
+            case "Runtime.consoleAPICalled" if told["type"] in ("error", "assert", "warning"):
+                self.complaints.append(json.dumps(told["args"])[:500])
+            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
+                self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+            case "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(told["exceptionDetails"])[:500])
         return found
-
-
-def _request(browser: Browser, told: dict[str, Any]) -> None:
-    browser.requests.append(told["request"]["url"])
-
-
-def _console(browser: Browser, told: dict[str, Any]) -> None:
-    if told["type"] in ("error", "assert", "warning"):
-        browser.complaints.append(json.dumps(told["args"])[:500])
-
-
-def _log(browser: Browser, told: dict[str, Any]) -> None:
-    if told["entry"]["level"] in ("error", "warning"):
-        browser.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
-
-
-def _thrown(browser: Browser, told: dict[str, Any]) -> None:
-    browser.complaints.append(json.dumps(told["exceptionDetails"])[:500])
-
-
-KEPT: dict[str, Callable[[Browser, dict[str, Any]], None]] = {
-    "Network.requestWillBeSent": _request,
-    "Runtime.consoleAPICalled": _console,
-    "Log.entryAdded": _log,
-    "Runtime.exceptionThrown": _thrown,
-}

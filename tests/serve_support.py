@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
+from hydrant import Prediction
+from hydrant.errors import BundleError, InputError
 from hydrant.serving.observers import Observer
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
@@ -25,6 +32,59 @@ class Statuses(Observer):
 
     def request(self, served: Any, front: str, seconds: float, status: int) -> None:
         self.seen.append((front, status))
+
+
+class Fake:
+    """A predictor: the length of each text as its confidence, the number of its version as its energy.
+
+    ``gate`` holds answers back, and ``runs`` tells that one has begun.
+    """
+
+    modality, takes_raw, pairs, backend, task, labels = "text", True, False, "fake", "classification", ("é",)
+    spec = SimpleNamespace(modality="text", input_names=("input_ids", "attention_mask"))
+    gate, runs = threading.Event(), threading.Event()
+
+    def __init__(self, path: Path) -> None:
+        if (path / "broken").exists():
+            raise BundleError("it is broken")
+        self.path, self.warm, self.closed = path, 0, False
+        self.ran: list[str] = []
+
+    def warm_up(self, batch_size: int = 1) -> None:
+        self.warm += batch_size
+
+    def nothing(self) -> Prediction:
+        return self._answer([])
+
+    def predict(self, inputs: Any, **_: Any) -> Prediction:
+        assert self.warm and not self.closed
+        self.runs.set()
+        assert self.gate.wait(20)
+        if any(text == "bad" for text in inputs):
+            raise InputError("input 0 is bad")
+        if any(text == "bug" for text in inputs):
+            raise ZeroDivisionError("a secret")
+        self.ran += inputs
+        return self._answer(inputs)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _answer(self, inputs: Any) -> Prediction:
+        lengths = np.array([len(text) for text in inputs], np.float32)
+        energy = np.full(len(inputs), float(self.path.name), np.float32)
+        ones, zeros = np.ones((len(inputs), 1), np.float32), np.zeros(len(inputs), np.int64)
+        return Prediction(ones, zeros, *[lengths] * 5, energy=energy)
+
+
+def fake_models(folder: Path, *places: str) -> Path:
+    """A folder of bundles that :class:`Fake` opens, and its gate open."""
+    Fake.gate.set()
+    Fake.runs.clear()
+    for place in places:
+        (folder / place).mkdir(parents=True)
+        (folder / place / "hydrant.json").touch()
+    return folder
 
 
 @dataclass
@@ -83,3 +143,19 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
             theirs.close()
         assert not thread.is_alive()
         assert told.get(timeout=1) is None
+
+
+@contextmanager
+def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """``hydrant serve`` in a process of its own, once it is ready."""
+    words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            yield process, json.loads(line)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)

@@ -101,17 +101,6 @@ def test_every_image_is_prepared_once_and_one_batch_is_alive(
     assert watch.most <= BATCH
 
 
-def test_circuits_are_the_same_from_memory_and_from_a_file(
-    vit_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
-        monkeypatch.setattr(batching, "MEMORY_BYTES", limit)
-        made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
-        found.append(made.to_json())
-    assert found[0] == found[1] == found[2]
-
-
 def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:
     processor, spec = processor_of(bert_checkpoint)
     texts = ["hello", "transfer money today", "what is the weather", "the world"]
@@ -121,14 +110,6 @@ def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch
         assert tensors["attention_mask"].sum(axis=1).tolist() == [6, 3]
         assert labels.tolist() == [2, 0]
     assert [watch.times[id(text)] for text in texts] == [1] * 4
-
-
-def test_similar_lengths_stand_together(bert_checkpoint: Path) -> None:
-    processor, spec = processor_of(bert_checkpoint)
-    texts = ["hello " * count for count in (9, 1, 8, 2, 7, 1)]
-    found = list(item_batches(texts, processor, spec, 2))
-    assert [places.tolist() for places, _, _ in found] == [[1, 5], [3, 4], [2, 0]]
-    assert [tensors["input_ids"].shape for _, _, tensors in found] == [(2, 3), (2, 9), (2, 11)]
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
+from serve_support import command
 
 HERE = Path(__file__).parent
 OUTPUTS = ["label", "label_index", "probabilities", "confidence", "predictive_entropy", "mutual_information", "energy"]
@@ -32,22 +30,6 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
         hydrant.save_bundle(hydrant.fuse(source, plan), folder / name, load_processor(source, kind))
         hydrant.export_onnx(folder / name)
     return folder
-
-
-@contextlib.contextmanager
-def served(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
-    """``hydrant serve`` in a process of its own, on ports of the system's choice."""
-    ports = ["--port", "0", "--grpc-port", "0"]
-    words = [sys.executable, "-m", "hydrant", "serve", str(folder), *ports, "--json", *options]
-    with subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            yield json.loads(line)
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
 
 
 def expected(bundle: Path, inputs: Any) -> dict[str, Any]:
@@ -73,7 +55,7 @@ def test_tritonclient_and_kserve_read_every_answer(client_python: Path, models: 
     image = np.random.default_rng(0).integers(0, 255, (15, 20, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
-    with served(models) as ready:
+    with command(models, "--grpc-port", "0") as (_, ready):
         ask = {
             "http": f"127.0.0.1:{ready['port']}", "grpc": f"127.0.0.1:{ready['grpc_port']}", "outputs": OUTPUTS,
             "texts": TEXTS, "image": base64.b64encode(file.getvalue()).decode(), "text_model": "texts",

@@ -108,25 +108,6 @@ def test_a_closed_backend_says_so_however_often_it_is_closed(backend: Backend, i
         backend.run(inputs)
 
 
-def test_threads_that_run_while_another_one_closes(backend: Backend, inputs: dict[str, np.ndarray]) -> None:
-    expected, started = backend.run(inputs)["probabilities"], threading.Barrier(5)
-
-    def run_until_closed() -> str:
-        started.wait(30)
-        while True:
-            try:
-                np.testing.assert_allclose(backend.run(inputs)["probabilities"], expected, atol=1e-6)
-            except BackendError as error:
-                return str(error)
-
-    with ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(run_until_closed) for _ in range(4)]
-        started.wait(30)
-        backend.close()
-        for each in running:
-            assert "was closed" in each.result(60)
-
-
 def test_a_prediction_of_many_batches_outlives_the_close(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = load(path, "onnxruntime")
     texts = ["hello world"] * 20

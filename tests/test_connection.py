@@ -50,14 +50,12 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def server(request: pytest.FixtureRequest) -> Iterator[tuple[int, uvicorn.Server]]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[int, uvicorn.Server]]:
     """The port of a server, and the server."""
-    if request.param == "uvloop":
-        pytest.importorskip("uvloop")
     with socket.create_server(("127.0.0.1", 0)) as port:
         config = uvicorn.Config(
-            app, http=limited_protocol(SECONDS), ws="none", loop=request.param, lifespan="off", log_config=None,
+            app, http=limited_protocol(SECONDS), ws="none", lifespan="off", log_config=None,
             access_log=False, timeout_keep_alive=1,
         )  # fmt: skip
         server = uvicorn.Server(config)

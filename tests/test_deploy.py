@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,17 +81,6 @@ def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
     options, settings = settings_of(command[1:])
     assert str(options.folder) == named["VOLUME"]
     assert (settings.host, f"{settings.port} {settings.grpc_port}") == ("0.0.0.0", named["EXPOSE"])
-
-
-def test_the_image_asks_after_its_own_health(service: Running) -> None:
-    check = dict(instructions())["HEALTHCHECK"]
-    command = json.loads(check[check.index("CMD ") + 4 :])
-    assert command[:2] == ["python", "-c"]
-    assert "127.0.0.1:8000/" in command[2]
-    for port, status in ((service.port, 0), (9, 1)):
-        code = command[2].replace(":8000/", f":{port}/")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-        assert done.returncode == status, done.stderr
 
 
 # Kubernetes

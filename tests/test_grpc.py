@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hydrant import Prediction
-from hydrant.errors import InputError
-from hydrant.serving.admission import SMALL_BODY
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import CONTENTS, HEALTH, SERVICE, GrpcFront, message_classes, read_message
 from hydrant.serving.http_refusals import ServeError
@@ -22,7 +17,7 @@ from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serve_support import Statuses
+from serve_support import Fake, Statuses, fake_models
 
 grpc = pytest.importorskip("grpc")
 MADE = message_classes()
@@ -109,46 +104,9 @@ def test_nothing_but_a_serve_error_comes_of_any_message(noise: bytes, place: int
 # The server
 
 
-class Lengths:
-    """Answers with the number of characters of each text; ``gate`` holds it back, and ``runs`` tells that it began."""
-
-    modality, takes_raw, pairs, backend, task, labels = "text", True, False, "fake", "classification", ("é",)
-    spec = SimpleNamespace(modality="text", input_names=("input_ids", "attention_mask"))
-    gate, runs = threading.Event(), threading.Event()
-
-    def __init__(self, path: Path) -> None:
-        self.ran: list[str] = []
-
-    def warm_up(self, batch_size: int = 1) -> None: ...
-
-    def close(self) -> None: ...
-
-    def nothing(self) -> Prediction:
-        return self._answer([])
-
-    def predict(self, inputs: Any, **_: Any) -> Prediction:
-        self.runs.set()
-        assert self.gate.wait(20)
-        if any(text == "bad" for text in inputs):
-            raise InputError("input 0 is bad")
-        if any(text == "bug" for text in inputs):
-            raise ZeroDivisionError("a secret")
-        self.ran += inputs
-        return self._answer(inputs)
-
-    def _answer(self, inputs: Any) -> Prediction:
-        values = np.array([len(text) for text in inputs], np.float32)
-        return Prediction(np.ones((len(inputs), 1), np.float32), np.zeros(len(inputs), np.int64), *[values] * 5)
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    Lengths.gate.set()
-    Lengths.runs.clear()
-    for version in ("1", "2"):
-        (tmp_path / "m" / version).mkdir(parents=True)
-        (tmp_path / "m" / version / "hydrant.json").touch()
-    return tmp_path
+    return fake_models(tmp_path, "m/1", "m/2")
 
 
 Calls = Callable[..., Awaitable[Any]]
@@ -158,7 +116,7 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
     """Run a test beside a service; what it calls goes over a real port."""
 
     async def main() -> None:
-        service = Service(folder, ServeSettings(grpc_port=0, **options), observers, Lengths)  # type: ignore[arg-type]
+        service = Service(folder, ServeSettings(grpc_port=0, **options), observers, Fake)  # type: ignore[arg-type]
         await service.start()
         front = GrpcFront(service)
         port = await front.start()
@@ -176,7 +134,7 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
                 call.opened = channel.stream_unary(f"/{SERVICE}/ModelInfer")  # type: ignore[attr-defined]
                 await asyncio.wait_for(test(call, service), 30)
         finally:
-            Lengths.gate.set()
+            Fake.gate.set()
             await front.stop(5)
             await service.drain()
 
@@ -195,19 +153,6 @@ async def refused(work: Awaitable[Any]) -> tuple[str, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await work
     return caught.value.code().name, caught.value.details()
-
-
-def test_messages_and_bodies_are_bounded_together(models: Path) -> None:
-    async def test(call: Calls, service: Service) -> None:
-        admission, large = service.admission, texts("x" * SMALL_BODY)
-        admission.held_bytes += admission.max_bytes - SMALL_BODY  # of other requests, over REST
-        assert (await refused(call("ModelInfer", large)))[0] == "UNAVAILABLE"
-        assert (await call("ModelInfer", texts("ab"))).model_name == "m", "a small one is let in"
-        admission.held_bytes -= SMALL_BODY
-        assert (await call("ModelInfer", large)).model_name == "m", "there is room again"
-        assert admission.held_bytes == admission.max_bytes - 2 * SMALL_BODY, "every message was given back"
-
-    serving(models, test)
 
 
 def test_every_verb(models: Path) -> None:
@@ -314,10 +259,10 @@ def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
     noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
-        Lengths.gate.clear()
+        Fake.gate.clear()
         batcher = service.served("m").batcher
         first = asyncio.ensure_future(call("ModelInfer", texts("first")))
-        await asyncio.to_thread(Lengths.runs.wait, 20)
+        await asyncio.to_thread(Fake.runs.wait, 20)
         left = asyncio.ensure_future(call("ModelInfer", texts("left")))
         late = asyncio.ensure_future(call("ModelInfer", texts("late"), timeout=0.3))
         soon = texts("soon")
@@ -330,7 +275,7 @@ def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
         assert (await refused(soon))[0] == "DEADLINE_EXCEEDED"
         while batcher.depth:
             await asyncio.sleep(0.01)
-        Lengths.gate.set()
+        Fake.gate.set()
         assert (await first).model_name == "m"
         assert service.served("m").predictor.ran == ["first"]  # type: ignore[attr-defined]
 
@@ -340,9 +285,9 @@ def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
 
 def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
     async def test(call: Calls, service: Service) -> None:
-        Lengths.gate.clear()
+        Fake.gate.clear()
         first = asyncio.ensure_future(call("ModelInfer", texts("a")))
-        await asyncio.to_thread(Lengths.runs.wait, 20)
+        await asyncio.to_thread(Fake.runs.wait, 20)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call("ModelInfer", texts("b"))
         assert caught.value.code().name == "UNAVAILABLE"
@@ -350,7 +295,7 @@ def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
         assert (await call("ServerReady")).ready
         service.leaving = True
         assert not (await call("ServerReady")).ready and (await call("Check")).status == 2
-        Lengths.gate.set()
+        Fake.gate.set()
         assert (await first).model_name == "m"
 
     serving(models, test, requests=1)

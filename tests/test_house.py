@@ -80,11 +80,10 @@ FLOORS: list[dict[str, str]] = [
             profiler verifier
         """,
         "serving": """
-            __init__ http_refusals admission predict_request batcher connection datatypes observers record
+            __init__ http_refusals predict_request batcher connection datatypes observers record
             stats serve_settings middleware oip service predict_routes grpc_front metrics
-            opentelemetry_spans rest page worker_stats server ray_serve triton.pbtxt
-            triton.triton_settings triton.triton_tensors triton.model_files triton.models
-            triton.triton_forms triton.repository triton.__init__ workers
+            rest page worker_stats server ray_serve triton.triton_tensors triton.model_files
+            triton.models triton.triton_forms triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },

@@ -24,18 +24,15 @@ import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
-from hydrant.serving import record, worker_stats
-from hydrant.serving import stats as stats_module
+from hydrant.serving import worker_stats
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
-from hydrant.serving.observers import RareWarnings
-from hydrant.serving.opentelemetry_spans import Spans, tracer
+from hydrant.serving.observers import RareWarnings, Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
-from serve_support import running
+from serve_support import command, running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
-from test_serve import command
 
 
 @dataclass(eq=False)
@@ -173,22 +170,6 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
     assert told["series"] == []
 
 
-def test_memory_is_bounded(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
-    clock = Clock()
-    stats = Stats(clock=clock)
-    inputs, prediction = found
-    for at in range(stats_module.MODELS + 5):
-        stats.predicted(Model(predictor, version=str(at)), inputs[:1], prediction[:1])
-    assert len(stats.models()) == stats_module.MODELS
-    model = Model(predictor, version="last")
-    for _ in range(1000):
-        clock.now += stats_module.STEP
-        stats.request(model, "rest", 0.1, 200)
-    counted = stats.models()[-1]
-    assert len(counted.steps) == stats_module.STEPS
-    assert len(counted.newest) <= stats_module.NEWEST
-
-
 def test_a_drift_is_logged_once(
     predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -274,21 +255,6 @@ def counts_of(reporter: Reporter) -> Any:
     return json.loads(reporter.answer("/stats", "", None)[0])
 
 
-def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
-    ours, theirs = multiprocessing.Pipe()
-    reporter = Reporter(theirs)
-    with pytest.raises(TimeoutError):
-        reporter.answer("/stats", "", None)
-    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 20.0)
-    ours.send((1, b"late", "text/plain"))
-    ours.send((2, b"now", "text/plain"))
-    assert reporter.answer("/stats", "", None) == (b"now", "text/plain")
-    ours.close()
-    reporter.close()
-    theirs.close()
-
-
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
@@ -362,7 +328,7 @@ def test_the_files_stay_within_their_size(
 
 
 def test_a_writer_that_hangs_or_fails_holds_nothing_up(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
 ) -> None:
     inputs, prediction = found
     (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
@@ -381,15 +347,6 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
     gate.set()
     recorder.close(60)
     assert recorder.written == WAITING + 50 - recorder.dropped
-
-    monkeypatch.setattr(record, "MAX_WAITING_BYTES", 10_000)
-    gate.clear()
-    recorder = Recorder(Recording(tmp_path / "large.jsonl", redact=hang))
-    for _ in range(15):
-        recorder.predicted(Model(predictor), [b"x" * 1000], one)
-    gate.set()
-    recorder.close()
-    assert (recorder.written, recorder.dropped) == (10, 5)
 
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(row["input"])
@@ -537,15 +494,3 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     rows = rows_of(record)
     assert len([row for row in rows if "abstain" in row["why"]]) == 13 * len(strange)
     assert {row["input"] for row in rows} >= set(strange)
-
-
-def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predictor) -> None:
-    stats, model = Stats(), Model(predictor)
-    stats.queue(model, 0)
-    stats.request(model, "rest", 0.1, 200)
-    model.ready = False
-    stats.request(model, "rest", 0.1, 200)
-    assert [each["totals"]["requests"] for each in stats.snapshot()["models"]] == [2], "it ends what it began"
-    stats.gone(model)
-    stats.request(model, "page", 0.1, 200)
-    assert stats.snapshot()["models"] == []

@@ -159,19 +159,6 @@ def test_nothing_but_a_serve_error_comes_of_any_json(body: Any, tail: bytes, len
         assert error.status == 400 and len(str(error)) < 500
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=60), st.data())
-def test_nothing_but_a_serve_error_comes_of_any_bytes(noise: bytes, data: Any) -> None:
-    tensor = Tensor("x", "BYTES", np.array([b"ab", b"c"], object))
-    body, length = binary_request(tensor)
-    place = data.draw(st.integers(0, len(body)))
-    for tried in (noise, body[:place], body[:place] + noise[:4] + body[place + 4 :]):
-        try:
-            read_infer(tried, data.draw(st.sampled_from([None, length, len(tried), 0, -5, 10**20])))
-        except ServeError as error:
-            assert error.status == 400
-
-
 def told(**fields: Any) -> dict[str, Any]:
     return {"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2], **fields}
 

@@ -17,11 +17,10 @@ import ray_space
 from cryptography.hazmat.primitives.asymmetric import ec
 from hydrant.bundle.signature import sign
 from hydrant.bundle.store import Bundle
-from hydrant.cli.main import main
 from hydrant.runtime.offline.chunks import Chunks
 from hydrant.runtime.offline.input_stream import Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
-from hydrant.runtime.offline.ray_engine import Actors, Scorer, Work
+from hydrant.runtime.offline.ray_engine import Scorer, Work
 from hydrant.runtime.offline.scoring import Scoring
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
@@ -128,17 +127,6 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
     assert "is another one on" in problem()
 
 
-def test_actors_share_the_cpus() -> None:
-    pools = [Actors("2:8").pool, Actors("3").pool]
-    assert [(pool.least, pool.most) for pool in pools] == [(2, 8), (3, 3)]
-    for cpus in (1, 2, 3, 4, 64):
-        for count in range(1, 9):
-            share = Actors(str(count)).pool.share(cpus)
-            assert 0 < share <= 1
-            assert share * count <= max(cpus - 0.4, cpus / 2), "some of a CPU is left"
-    assert Actors("4", actor_cpus=2.5).pool.share(2) == 2.5
-
-
 SERVE = """
 import asyncio, json, os, pathlib, signal, subprocess, sys, time
 import httpx
@@ -220,13 +208,3 @@ def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'hydrant-uq[ray]'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [(["--engine", "ray", "--workers", "2"], "--workers"), (["--engine", "ray", "--replicas", "2:1"], "'2:1'")],
-)
-def test_options_of_replicas(bundle: Path, words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", str(bundle), *words]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n"), name in said.err) == ("", 1, True), said.err

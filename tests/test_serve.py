@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import io
 import json
-import logging
 import math
 import multiprocessing
 import queue
@@ -16,9 +15,7 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +35,7 @@ from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
 from PIL import Image
-from serve_support import Running, running
+from serve_support import Running, command, running
 from support import WORDS, make_model, make_tokenizer, run_cli
 
 TOLERANCE = 1e-6
@@ -167,34 +164,6 @@ def test_every_refusal_has_one_form(
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_requests_of_any_kind_are_answered_or_refused(service: Running) -> None:
-    rng = random.Random(0)
-    image = base64.b64encode(bytes(range(256))).decode()
-    bodies = [
-        b'{"inputs": ["hello", ["a", "b"], {"text": "c"}], "model": "texts", "timeout": 3}',
-        b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hello"]}]}',
-        b'{"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [2, 3]}]}',
-        json.dumps({"inputs": [image], "model": "images"}).encode(),
-        b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nx\r\n--b--\r\n',
-    ]
-    kinds = ["application/json", "multipart/form-data; boundary=b", "image/png"]
-    paths = ["/predict", "/predict?model=images", "/v2/repository/index"]
-    paths += [f"/v2/models/{name}/infer" for name in ("texts", "images")]
-    for _ in range(150):
-        body = bytearray(rng.choice(bodies))
-        for _ in range(rng.randrange(6)):
-            place = rng.randrange(len(body))
-            body[place : place + rng.randrange(3)] = rng.choice(
-                [b"", b"[", b"}", b'"', b"\xff", b"0", b"1e999", b"null", b"-1", b"NaN", rng.randbytes(3)]
-            )
-        headers = {"content-type": rng.choice(kinds)}
-        if rng.random() < 0.2:
-            headers["Inference-Header-Content-Length"] = rng.choice(["-1", "10", "x", str(len(body)), "9" * 30])
-        answer = service.client.post(rng.choice(paths), content=bytes(body), headers=headers)
-        assert answer.status_code in (200, 400, 404, 415), (bytes(body), answer.text)
-        assert answer.status_code == 200 or list(answer.json()) == ["error"]
-
-
 def raw(service: Running, *pieces: bytes, wait: float = 0.0) -> bytes:
     """What comes back on a connection of its own."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
@@ -226,30 +195,6 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
-
-
-def test_requests_one_behind_the_other_leave_with_their_client(
-    models: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, begun = Predictor._run, threading.Event()
-
-    def slower(self: Predictor, *given: Any) -> Any:  # the first request must not be done when its client leaves
-        begun.set()
-        time.sleep(0.01)
-        return run(self, *given)
-
-    body = json.dumps({"inputs": ["transfer money today " * 8] * 100}).encode()
-    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-    with running(models / "texts/1", batch_size=1) as service:
-        monkeypatch.setattr(Predictor, "_run", slower)
-        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as client:
-            client.sendall(request * 3)
-            assert begun.wait(20)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert service.ask("hello").status_code == 200
-        (model,) = service.client.get("/stats").json()["models"]
-        assert {each["status"]: each["count"] for each in model["requests"]} == {499: 1, 200: 1}
-    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_a_token_guards_all_but_the_probes(models: Path) -> None:
@@ -331,22 +276,6 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
         assert (done.returncode, done.stdout) == (2, "")
         assert "model.fp32.onnx has 7 bytes, but the manifest says" in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
-
-
-@contextlib.contextmanager
-def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """``hydrant serve`` in a process of its own, once it is ready."""
-    words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, process.stderr and process.stderr.read()
-            yield process, json.loads(line)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
 
 
 @pytest.mark.slow

@@ -3,75 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from hydrant import Prediction
-from hydrant.errors import BundleError, InputError
-from hydrant.serving import workers
-from hydrant.serving.admission import SMALL_BODY, Admission
+from hydrant.errors import InputError
 from hydrant.serving.batcher import MAX_CHARACTERS
 from hydrant.serving.http_refusals import ServeError
-from hydrant.serving.middleware import Middleware
+from hydrant.serving.middleware import SMALL_BODY, Admission, Middleware
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
 from hydrant.serving.rest import rest_app
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service, found_bundles
-from serve_support import Statuses
-
-
-class Named:
-    """Answers with the number of its version; ``gate`` holds it back."""
-
-    modality, takes_raw, backend, task = "text", True, "fake", "classification"
-    gate = threading.Event()
-
-    def __init__(self, path: Path) -> None:
-        if (path / "broken").exists():
-            raise BundleError("it is broken")
-        self.path, self.warm, self.closed = path, 0, False
-
-    def warm_up(self, batch_size: int = 1) -> None:
-        self.warm += batch_size
-
-    def predict(self, inputs: Any, **_: Any) -> Prediction:
-        assert self.warm and not self.closed
-        assert self.gate.wait(20)
-        count = len(inputs)
-        values = np.full(count, float(self.path.name), np.float32)
-        return Prediction(np.ones((count, 1), np.float32), np.zeros(count, np.int64), *[values] * 5, energy=values)
-
-    def close(self) -> None:
-        self.closed = True
+from serve_support import Fake, Statuses, fake_models
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    Named.gate.set()
-    for place in ("cats/1", "cats/2", "cats/10", "dogs/7", "cats/nothing", ".hidden/1"):
-        (tmp_path / place).mkdir(parents=True)
-        if not place.endswith("nothing"):
-            (tmp_path / place / "hydrant.json").touch()
-    return tmp_path
+    (tmp_path / "cats/nothing").mkdir(parents=True)
+    return fake_models(tmp_path, "cats/1", "cats/2", "cats/10", "dogs/7", ".hidden/1")
 
 
 def run(folder: Path, test: Callable[[Service], Coroutine[Any, Any, None]], *observers: Any, **settings: Any) -> None:
     async def main() -> None:
-        service = Service(folder, ServeSettings(**settings), observers, Named)  # type: ignore[arg-type]
+        service = Service(folder, ServeSettings(**settings), observers, Fake)  # type: ignore[arg-type]
         await service.start()
         assert service.ready
         try:
             await asyncio.wait_for(test(service), 30)
         finally:
-            Named.gate.set()
+            Fake.gate.set()
             await service.drain()
         assert not service.ready
 
@@ -120,22 +84,6 @@ def test_folders_are_found_by_name_and_version(models: Path, tmp_path: Path) -> 
         found_bundles(tmp_path / "nowhere")
 
 
-def test_a_model_that_was_put_away_is_freed_without_the_collector(models: Path) -> None:
-    async def test(service: Service) -> None:
-        await version_that_answers(service, "cats")
-        left = weakref.ref(service.served("cats").predictor)
-        await service.load("cats", "2")
-        while left() is not None:  # the thread that closed it may hold it for a moment; in vain up to the time of run
-            await asyncio.sleep(0.01)
-
-    gc.collect()
-    gc.disable()
-    try:
-        run(models, test)
-    finally:
-        gc.enable()
-
-
 def test_the_newest_answers_and_an_older_one_is_rolled_back_to(models: Path) -> None:
     async def test(service: Service) -> None:
         assert await version_that_answers(service, "cats") == "10"
@@ -161,7 +109,7 @@ def test_the_newest_answers_and_an_older_one_is_rolled_back_to(models: Path) -> 
 
 def test_a_swap_loses_nothing_and_the_old_version_ends_what_it_began(models: Path) -> None:
     async def test(service: Service) -> None:
-        Named.gate.clear()
+        Fake.gate.clear()
         begun = [asyncio.create_task(version_that_answers(service, "cats")) for _ in range(5)]
         await asyncio.sleep(0.01)
         old = service.served("cats")
@@ -172,7 +120,7 @@ def test_a_swap_loses_nothing_and_the_old_version_ends_what_it_began(models: Pat
         later = asyncio.create_task(version_that_answers(service, "cats"))
         await asyncio.sleep(0.01)
         assert not swap.done()
-        Named.gate.set()
+        Fake.gate.set()
         assert await asyncio.gather(*begun) == ["10"] * 5
         assert await later == "2"
         await swap
@@ -321,41 +269,6 @@ def test_settings_check_themselves(given: dict[str, Any]) -> None:
     assert "short" not in str(refused.value)
 
 
-def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_service(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[Any] = []
-
-    class Worker:
-        """The second dies, its successor cannot begin, and the next one can."""
-
-        def __init__(self, *given: Any) -> None:
-            made.append(self)
-            self.replaces = given[-1]
-            self.number, self.process = len(made), self
-            self.sentinel, self.exitcode = None, 1
-
-        def is_alive(self) -> bool:
-            return self.number not in (2, 3)
-
-        def ready(self, asked: list[int]) -> dict[str, Any]:
-            if self.number == 3:
-                raise InputError("the bundle is gone")
-            if self.number == 4:
-                asked.append(15)
-            return {}
-
-        def join(self, *_: Any) -> None: ...
-
-        def leave(self) -> None: ...
-
-    monkeypatch.setattr(workers, "_Worker", Worker)
-    monkeypatch.setattr(workers, "wait", lambda *_, **__: None)
-    monkeypatch.setattr(workers, "PAUSE", 0.01)
-    workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
-    assert [each.replaces for each in made] == [False, False, True, True]
-
-
 def test_predictions_are_found_behind_a_prefix_and_what_fails_unexpectedly_stays_in_the_log(
     models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,6 +287,6 @@ def test_predictions_are_found_behind_a_prefix_and_what_fails_unexpectedly_stays
             assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
             failed = await asks.post("/predict", json={"inputs": ["hello"], "model": "dogs"})
         assert (failed.status_code, "rows" in failed.json()["error"]) == (500, False)
-        assert "'Named' object has no attribute 'rows'" in caplog.text  # which nothing but this test lacks
+        assert "'Fake' object has no attribute 'rows'" in caplog.text  # which nothing but this test lacks
 
     run(models, test)

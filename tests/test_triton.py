@@ -15,7 +15,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from fake_tensorrt import add_engine, text_profile
-from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
 from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration, Threshold
@@ -24,12 +23,9 @@ from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.models import predicted
-from hydrant.serving.triton.pbtxt import to_pbtxt
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import random_plan, run_cli
 from token_support import make_tagger, make_word_tokenizer
-from triton_support import KINDS, UTILS, ModelConfig, Request, read_config, started, strings, tensors
+from triton_support import KINDS, UTILS, Request, read_config, started, strings, tensors
 
 TEXTS = ["hello world", "what is the weather today", "money", "transfer money " * 9, "the the the hello"]
 NUMPY = {"FP32": "f", "INT64": "i", "BOOL": "b", "STRING": "O"}
@@ -83,30 +79,6 @@ def assert_same(found: Mapping[str, np.ndarray], prediction: hydrant.Prediction,
         else:
             np.testing.assert_array_equal(same, expected, err_msg=name)
     assert set(found) - {"label", "spans"} == set(fields)
-
-
-# the text of a configuration
-
-TEXT = st.text(max_size=12).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
-CONFIGS = st.fixed_dictionaries(
-    {
-        "name": TEXT,
-        "max_batch_size": st.integers(0, 2**31 - 1),
-        "input": st.lists(
-            st.fixed_dictionaries({"name": TEXT, "dims": st.lists(st.integers(-1, 9)), "optional": st.booleans()})
-        ),
-        "parameters": st.lists(
-            st.fixed_dictionaries({"key": TEXT, "value": st.fixed_dictionaries({"string_value": TEXT})})
-        ),
-    }
-)
-
-
-@settings(max_examples=30, deadline=None)
-@given(CONFIGS)
-def test_whatever_is_written_is_read_again(message: dict[str, Any]) -> None:
-    read = text_format.Parse(to_pbtxt(message), ModelConfig())
-    assert read == ModelConfig(**message)
 
 
 # the form for CPUs
@@ -291,21 +263,6 @@ def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) 
         outputs = dict(zip(names, session.run(names, arrays), strict=True))
         found.append({entry.name: outputs[entry.name].reshape(-1, *entry.dims) for entry in config.output})
     return found
-
-
-def test_texts_are_padded_to_multiples_of_sixteen_so_that_triton_batches_them(
-    bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    triton_repository(bundles["text"], tmp_path, "gpu", name="m")
-    model = started(tmp_path / "m_prepare")
-    texts = ["hello", "hello " * 10, "hello " * 14, "hello " * 15, "hello " * 30, "hello " * 31, "hello " * 99]
-    answers = model.execute([Request({"text": strings(text)}) for text in texts])
-    shapes = [answer.arrays["input_ids"].shape for answer in answers]
-    assert shapes == [(1, 16), (1, 16), (1, 16), (1, 32), (1, 32), (1, 40), (1, 40)], "40 is the longest that it reads"
-    for answer, text in zip(answers, texts, strict=True):
-        real = min(len(text.split()) + 2, 40)
-        assert answer.arrays["attention_mask"].sum() == real
-        assert not answer.arrays["input_ids"][0, real:].any()
 
 
 def test_ready_tensors_of_tokens_come_back_whole_whatever_runs_beside_them(bundles: dict[str, Path]) -> None:

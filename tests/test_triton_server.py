@@ -1,4 +1,4 @@
-"""Generated repositories in a real Triton server: over HTTP and gRPC, from many clients, with no answer that differs.
+"""Generated repositories in a real Triton server: many clients at once, with no answer that differs.
 
 ``nvidia-pytriton`` brings the server, with its Python backend alone: the graph step of an ensemble is a stand-in there.
 One test asks everything, so that one server is started however tests are spread over processes.
@@ -7,10 +7,7 @@ One test asks everything, so that one server is started however tests are spread
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from golden import images_case, text_case
+from golden import text_case
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
 from hydrant.bundle.staging import locked
 from hydrant.bundle.store import CALIBRATION
@@ -30,55 +27,16 @@ from triton_support import WHEELS, infer, load_model, make_environment, put_shim
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
 
-CLIENT = '''"""The same requests through tritonclient's gRPC, twelve at a time; answers by name, as JSON."""
-
-import json
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
-import tritonclient.grpc as client
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
-
-for path in sys.argv[4:]:
-    text_format.Parse(open(path).read(), model_config_pb2.ModelConfig())
-triton = client.InferenceServerClient(f"127.0.0.1:{sys.argv[1]}")
-
-
-def ask(request):
-    tensors = []
-    for name, items in request.items():
-        data = [open(item, "rb").read() if name == "image" else item.encode() for item in items]
-        tensors.append(client.InferInput(name, [len(data), 1], "BYTES"))
-        tensors[-1].set_data_from_numpy(np.array([[item] for item in data], object))
-    try:
-        found = triton.infer(sys.argv[2], tensors)
-    except client.InferenceServerException as error:
-        return error.message()
-    arrays = {output.name: found.as_numpy(output.name) for output in found.get_response().outputs}
-    arrays["label"] = np.vectorize(bytes.decode)(arrays["label"])
-    return {name: array.reshape(-1).tolist() for name, array in arrays.items()}
-
-
-config = triton.get_model_config(sys.argv[2], as_json=True)["config"]
-assert config["name"] == sys.argv[2], config
-with ThreadPoolExecutor(12) as pool:
-    json.dump(list(pool.map(ask, json.load(open(sys.argv[3])))), sys.stdout)
-'''
-
 
 @dataclass(frozen=True)
 class Server:
     """What runs, and what was written for it."""
 
     http: int
-    grpc: int
     packages: Path
     repository: Path
     log: Path
     bundle: Path
-    images: Path
 
 
 @pytest.fixture
@@ -102,25 +60,21 @@ def server(packages: Path, tmp_path: Path) -> Iterator[Server]:
     folder.mkdir()
     settings = TritonSettings(threads=1, environment=environment, max_batch=8)
     bundle = text_case(folder / "bert", "bert", "aps") / "bundle"
-    images = images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle"
     repository = folder / "repository"
     triton_repository(bundle, repository, settings=settings, name="whole")
     triton_repository(bundle, repository, settings=settings, name="whole", version=2)
-    triton_repository(images, repository, settings=settings, name="pictures")
     steps = TritonSettings(environment=environment, max_batch=8)
     triton_repository(bundle, repository, "gpu", steps, name="steps")
     put_shim(repository / "steps_graph", environment)
-    with running(packages, repository, folder / "log") as (http, grpc):
-        yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
+    with running(packages, repository, folder / "log") as http:
+        yield Server(http, packages, repository, folder / "log", bundle)
 
 
 def test_generated_repositories_in_a_real_server(server: Server, tmp_path: Path) -> None:
     for model in ("whole", "steps"):
-        (tmp_path / model).mkdir()
-        check_every_answer_is_the_predictors(model, server, tmp_path / model)
+        check_every_answer_is_the_predictors(model, server)
     check_requests_of_one_length_share_a_run_of_the_graph(server)
     check_versions_pairs_and_single_outputs(server)
-    check_images_are_the_bytes_of_their_files(server, tmp_path)
     check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server, tmp_path)
 
 
@@ -133,20 +87,6 @@ def requests(count: int) -> list[dict[str, list[str]]]:
         texts = [" ".join(rng.choice(WORDS, length)) for length in lengths]
         made.append({"text": [*texts, " "] if place % 10 == 9 else texts})
     return made
-
-
-def over_grpc(server: Server, model: str, asked: list[dict[str, list[str]]], folder: Path) -> subprocess.Popen[bytes]:
-    """A client that sends these requests; it has the NumPy of the tests, not the one beside the server."""
-    (folder / "requests.json").write_text(json.dumps(asked))
-    (folder / "client.py").write_text(CLIENT)
-    (folder / "packages").mkdir()
-    for name in ("tritonclient", "rapidjson"):
-        for found in server.packages.glob(f"{name}*"):
-            (folder / "packages" / found.name).symlink_to(found)
-    configs = server.repository.glob("*/config.pbtxt")
-    words = [sys.executable, folder / "client.py", server.grpc, model, folder / "requests.json", *configs]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "packages")}
-    return subprocess.Popen([str(word) for word in words], env=environment, stdout=subprocess.PIPE)
 
 
 def expected(predictor: hydrant.Predictor, texts: list[Any]) -> Any:
@@ -172,18 +112,15 @@ def assert_same(got: Any, wanted: Any) -> None:
             assert got[name] == values, name
 
 
-def check_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Path) -> None:
-    """Over HTTP and gRPC at once, from twelve clients each, with mixed lengths and requests that fail."""
+def check_every_answer_is_the_predictors(model: str, server: Server) -> None:
+    """From twelve clients at once, with mixed lengths and requests that fail."""
     asked = requests(40)
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
         wanted = [expected(predictor, request["text"]) for request in asked]
-    with over_grpc(server, model, asked, tmp_path) as client, ThreadPoolExecutor(12) as pool:
-        over_http = list(pool.map(lambda request: infer(server.http, model, request), asked))
-        out, _ = client.communicate(timeout=120)
-    for found in (over_http, json.loads(out)):
-        assert len(found) == len(asked)
-        for got, want in zip(found, wanted, strict=True):
-            assert_same(got, want)
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda request: infer(server.http, model, request), asked))
+    for got, want in zip(found, wanted, strict=True):
+        assert_same(got, want)
 
 
 def check_requests_of_one_length_share_a_run_of_the_graph(server: Server) -> None:
@@ -203,20 +140,6 @@ def check_versions_pairs_and_single_outputs(server: Server) -> None:
         assert found["abstain"] == prediction.abstain.tolist()
         assert set(found) == {"confidence", "abstain"}
     assert "batch-size must be <= 8" in infer(server.http, "whole", {"text": ["money"] * 9})
-
-
-def check_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> None:
-    pictures = sorted((server.images.parent / "images").iterdir())
-    with hydrant.load(server.images, "onnxruntime", threads=1) as predictor:
-        wanted = [expected(predictor, [picture]) for picture in pictures]
-        with pytest.raises(hydrant.HydrantError) as raised:
-            predictor.predict(b"no picture")
-    asked = [{"image": [str(picture)]} for picture in pictures]
-    with over_grpc(server, "pictures", asked, tmp_path) as client:
-        out, _ = client.communicate(timeout=120)
-    for got, want in zip(json.loads(out), wanted, strict=True):
-        assert_same(got, want)
-    assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
 
 
 def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:

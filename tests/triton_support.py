@@ -26,8 +26,8 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-WHEELS = ("numpy==1.26.4", "nvidia-pytriton==0.7.0", "tritonclient==2.69.0", "python-rapidjson==1.25")
-"""The last server that an index has, whose Python backend reads NumPy 1 only, and a client."""
+WHEELS = ("numpy==1.26.4", "nvidia-pytriton==0.7.0")
+"""The last server that an index has, whose Python backend reads NumPy 1 only."""
 
 KINDS = (
     *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -200,12 +200,12 @@ def make_environment(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running(packages: Path, repository: Path, log: Path) -> Iterator[tuple[int, int]]:
-    """A real ``tritonserver`` with these models on 127.0.0.1, until the block ends; its HTTP and gRPC ports."""
-    server, (http, grpc) = packages / "pytriton/tritonserver", free_ports()
+def running(packages: Path, repository: Path, log: Path) -> Iterator[int]:
+    """A real ``tritonserver`` with these models on 127.0.0.1, until the block ends; its HTTP port."""
+    server, http = packages / "pytriton/tritonserver", free_port()
     words: list[Any] = [server / "bin/tritonserver", f"--model-repository={repository}", "--allow-metrics=false"]
-    words += [f"--backend-directory={server / 'backends'}", f"--http-port={http}", f"--grpc-port={grpc}"]
-    words += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--exit-timeout-secs=5"]
+    words += [f"--backend-directory={server / 'backends'}", f"--http-port={http}", "--allow-grpc=false"]
+    words += ["--http-address=127.0.0.1", "--exit-timeout-secs=5"]
     words += ["--model-control-mode=explicit", "--load-model=*"]
     libraries = f"{packages / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "OMP_NUM_THREADS": "1"}
@@ -217,7 +217,7 @@ def running(packages: Path, repository: Path, log: Path) -> Iterator[tuple[int, 
             if process.poll() is not None or time.monotonic() > end:
                 pytest.fail(f"tritonserver did not start:\n{log.read_text()[-6000:]}")
             time.sleep(0.1)
-        yield http, grpc
+        yield http
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -243,13 +243,10 @@ def load_model(port: int, name: str) -> None:
         assert answer.status == 200
 
 
-def free_ports() -> list[int]:
-    """Two ports that nobody has."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
+def free_port() -> int:
+    """A port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 def infer(port: int, model: str, inputs: dict[str, list[Any]], version: str = "", outputs: Sequence[str] = ()) -> Any:

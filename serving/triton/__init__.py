@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from .model_files import TritonSettings
 from .repository import TritonModels, triton_repository
-from .triton_settings import TritonSettings
 
 __all__ = ["TritonModels", "TritonSettings", "triton_repository"]

@@ -1,16 +1,15 @@
-"""One model of a repository: its configuration and its files, made of what is read of a bundle."""
+"""One model of a Triton repository: its settings, its configuration and its files, made from a bundle."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,28 +18,87 @@ from ...bundle.data_overlap import form_used
 from ...bundle.graphs import check_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
 from ...bundle.signature import SIGNATURE
-from ...bundle.store import PROCESSOR, Bundle, onnx_name
+from ...bundle.store import Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
-from ...errors import BundleError, InputError
+from ...errors import InputError, check_plain, cut, is_whole, listing
+from ...metrics.gates import Precision
 from ...version import __version__
-from .pbtxt import Message, Word, entries, to_pbtxt
-from .triton_settings import TritonSettings
-from .triton_tensors import LABELS, TensorSpec, answer_specs, graph_specs, label_lines, raw_inputs
+from .triton_tensors import (
+    LABELS,
+    STRING,
+    Message,
+    TensorSpec,
+    Word,
+    answer_specs,
+    entries,
+    graph_specs,
+    label_lines,
+    to_pbtxt,
+)
 
 CONFIG = "config.pbtxt"
-
 PERF = "perf.json"  # requests for perf_analyzer
-
 ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter by which Triton's Python backend finds one
-
 TEMPLATES = Path(__file__).parent / "templates"
 
 SHORT = "how do i say thank you in another language"
-
 LONG = " ".join([SHORT, "and what is the weather like over there at this time of the year", SHORT])
-
 TOKENS = 16  # of ready tensors
+
+Device = Literal["cpu", "gpu"]
+GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
+
+
+@dataclass(frozen=True)
+class TritonSettings:
+    """How Triton runs a bundle; all of it can be changed in ``config.pbtxt`` later.
+
+    Attributes:
+        max_batch: inputs that a request, and a batch of requests, may hold.
+        queue_delay: microseconds that a batch waits for more requests; 0 takes those that wait already.
+        instances: copies of the predictor, or of the graph, that run beside each other.
+        precision: precision of the graph; without it the first choice of the backend that runs it.
+        threads: threads of each predictor, for the device cpu; without it all cores.
+        graph_backend: what runs the graph, for the device gpu: onnxruntime; tensorrt, which needs an engine in the
+            bundle; or auto, tensorrt where the bundle has an engine that Triton can run.
+        environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python,
+            where the machine has it that serves; without it hydrant is expected in that Python.
+        linked: leave the bundle where it lies, and let the model open it there, for the device cpu; without it the
+            repository holds a copy, with weights that Triton does not need.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    max_batch: int = 32
+    queue_delay: int = 0
+    instances: int = 1
+    precision: Precision | None = None
+    threads: int | None = None
+    graph_backend: GraphBackend = "auto"
+    environment: str | Path | None = None
+    linked: bool = False
+
+    def __post_init__(self) -> None:
+        check_plain(self)
+        limits = {"max_batch": (1, 4096), "queue_delay": (0, 10_000_000), "instances": (1, 1024), "threads": (1, 1024)}
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if not is_whole(value, least, most) and (name, value) != ("threads", None):
+                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} to {most}")
+        if self.graph_backend not in get_args(GraphBackend):
+            raise InputError(f"graph_backend is {cut(self.graph_backend)}; expected {listing(get_args(GraphBackend))}")
+
+
+def check_device(device: str, settings: TritonSettings) -> None:
+    """Refuse an unknown device, and settings that only the other one has."""
+    if device not in get_args(Device):
+        raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
+    usual = TritonSettings()
+    for name in ("graph_backend",) if device == "cpu" else ("threads", "linked"):
+        if getattr(settings, name) != getattr(usual, name):
+            raise InputError(f"{name} is not for the device {device}; leave it out, or use the other device")
 
 
 @dataclass(frozen=True)
@@ -58,25 +116,17 @@ class Source:
 
     @classmethod
     def read(cls, bundle: Bundle, *precisions: str) -> Source:
-        """Read and check what a repository is written from: the first of these graphs."""
+        """Read and check a bundle, with the first of these graphs that it has."""
         graph = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
         if graph is None:
-            raise InputError(
-                f"bundle {bundle.path} has no {onnx_name(precisions[0])}; make it with `hydrant export {bundle.path} "
-                f"--precision {precisions[0]}`"
-            )
+            fix = f"run `hydrant export {bundle.path} --precision {precisions[0]}`"
+            raise InputError(f"bundle {bundle.path} has no {onnx_name(precisions[0])}; {fix}")
         path = bundle.file(graph)
         check_graph(bundle, graph)
-        try:
-            inputs, outputs = graph_tensors(path)
-        except ValueError as error:
-            raise BundleError(f"{path} is no ONNX graph ({error}); export it again with `hydrant export`") from error
+        inputs, outputs = graph_tensors(path)
         architecture = bundle.any_architecture()
         if architecture.modality == "audio":
-            raise InputError(
-                f"bundle {bundle.path} reads sounds, and what is written for Triton reads texts and images; serve it "
-                "with `hydrant serve`"
-            )
+            raise InputError(f"bundle {bundle.path} reads sounds, not texts or images; serve it with `hydrant serve`")
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
         tensors = graph_specs(inputs), graph_specs(outputs)
@@ -84,12 +134,13 @@ class Source:
 
     @property
     def requests(self) -> list[TensorSpec]:
-        """The tensors of requests: raw inputs, or the graph's where the bundle has no processor."""
+        """The tensors of requests: texts, image files, or the graph's own where the bundle has no processor."""
         if not self.raw:
             return list(self.inputs)
-        return raw_inputs(
-            self.architecture.modality, self.architecture.modality == "text" and self.architecture.task != "tokens"
-        )
+        if self.architecture.modality == "image":
+            return [TensorSpec("image", STRING, (1,))]
+        text, pair = TensorSpec("text", STRING, (1,)), TensorSpec("text_pair", STRING, (1,), optional=True)
+        return [text] if self.architecture.task == "tokens" else [text, pair]
 
     @property
     def answers(self) -> list[TensorSpec]:
@@ -113,14 +164,12 @@ class Model:
 
     def config_text(self) -> str:
         """The whole ``config.pbtxt``."""
-        tensors = {
-            "input": [spec.message() for spec in self.inputs],
-            "output": [spec.message() for spec in self.outputs],
-        }
-        return f"# Written by hydrant {__version__}.\n" + to_pbtxt({"name": self.name, **self.config, **tensors})
+        tensors = {"input": self.inputs, "output": self.outputs}
+        messages = {key: [spec.message() for spec in specs] for key, specs in tensors.items()}
+        return f"# Written by hydrant {__version__}.\n" + to_pbtxt({"name": self.name, **self.config, **messages})
 
     def interface(self) -> dict[str, Any]:
-        """What all versions of a model must have in common, since they share a configuration, as a JSON object."""
+        """Properties that all versions of a model share, since they have one configuration; JSON-ready."""
         tensors = {
             kind: sorted([spec.name, spec.datatype, list(spec.dims), spec.optional] for spec in specs)
             for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -128,12 +177,6 @@ class Model:
         runs = {name: str(self.config[name]) for name in ("backend", "platform") if name in self.config}
         limits = {"limits": dict(self.limits)} if self.limits else {}
         return {**tensors, **runs, **limits, "labels": list(self.labels)}
-
-    def marker(self, facts: Mapping[str, Any]) -> bytes:
-        """Content of the file by which a version is known to be ours."""
-        head = {"schema": 1, "hydrant": __version__, "model": self.name, "part": self.part}
-        written = {**head, **facts, "interface": self.interface()}
-        return (json.dumps(written, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def template(file: str, **values: object) -> bytes:
@@ -166,32 +209,23 @@ def batching(settings: TritonSettings) -> dict[str, Any]:
 
 
 def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
-    """Every file of a bundle under a folder, after its digest was compared with the manifest; and its signature."""
-    files = {name: bundle.file(name) for name in bundle.manifest["files"]}
-    signature = {SIGNATURE: bundle.path / SIGNATURE} if (bundle.path / SIGNATURE).is_file() else {}
-    found = {MANIFEST: bundle.path / MANIFEST, **signature, **files}
+    """Every file of a bundle under a folder, once its digest is checked, and its manifest and signature."""
+    found = {name: bundle.path / name for name in (MANIFEST, SIGNATURE) if (bundle.path / name).is_file()}
+    found |= {name: bundle.file(name) for name in bundle.manifest["files"]}
     return {f"{folder}/{name}": path for name, path in found.items()}
 
 
-def excerpt(bundle: Bundle, folder: str, names: Iterable[str], processor: bool = False) -> dict[str, bytes | Path]:
-    """Some files of a bundle as a bundle of their own: a step of an ensemble needs no weights."""
+def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path]:
+    """Files of a bundle whose names start so, as a bundle of their own: a step of an ensemble needs no weights."""
     files: dict[str, Any] = bundle.manifest["files"]
-    kept = [name for name in files if name in set(names) or (processor and name.startswith(f"{PROCESSOR}/"))]
-    manifest = {**bundle.manifest, "files": {name: files[name] for name in kept}}
-    return {
-        f"{folder}/{MANIFEST}": to_json_bytes(manifest),
-        **{f"{folder}/{name}": bundle.file(name) for name in kept},
-    }
+    kept = [name for name in files if name.startswith(starts)]
+    manifest = to_json_bytes({**bundle.manifest, "files": {name: files[name] for name in kept}})
+    return {f"{folder}/{MANIFEST}": manifest, **{f"{folder}/{name}": bundle.file(name) for name in kept}}
 
 
 def beside(source: Source) -> dict[str, bytes]:
-    """Files beside the configuration of the model that clients ask: labels, and data for ``perf_analyzer``."""
-    data = perf_data(source)
-    return {LABELS: label_lines(source.bundle.labels), **({} if data is None else {PERF: data})}
-
-
-def perf_data(source: Source) -> bytes | None:
-    """The file of ``perf_analyzer --input-data``; ``None`` for ready images, of which it sends zeros by itself."""
+    """Files beside the configuration of the model that clients ask: labels, and requests of ``perf_analyzer``."""
+    files = {LABELS: label_lines(source.bundle.labels)}
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]
     if "image" in names:
@@ -199,15 +233,15 @@ def perf_data(source: Source) -> bytes | None:
     elif "text" in names:
         rows = [{"text": [text], **({"text_pair": [SHORT]} if source.pairs else {})} for text in (SHORT, LONG)]
     elif source.architecture.modality == "image":
-        return None
+        return files  # perf_analyzer sends zeros
     else:
         one = {name: int(name == "attention_mask") for name in names}
         rows = [{name: {"content": [value] * TOKENS, "shape": [TOKENS]} for name, value in one.items()}]
-    return (json.dumps({"data": rows}, indent=1) + "\n").encode()
+    return {**files, PERF: to_json_bytes({"data": rows})}
 
 
 def warm_files(source: Source) -> dict[str, bytes]:
-    """The files that warm-up requests of clients name."""
+    """The files that warm-up requests name."""
     if source.raw:
         inputs = {"short": SHORT.encode(), "long": LONG.encode()}
         if source.architecture.modality == "image":

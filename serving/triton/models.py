@@ -20,28 +20,24 @@ from ...bundle.calibration import Calibration
 from ...bundle.store import Bundle
 from ...data.batching import Prepared
 from ...data.processor import Processor, load_processor
-from ...errors import BackendError, BundleError, HydrantError, InputError, listing
+from ...errors import BackendError, HydrantError, InputError, cut, listing
 from ...runtime.loading import load
 from ...runtime.prediction import Prediction, decided
 from ...runtime.predictor import Predictor
 from .triton_tensors import SPANS, answer_arrays, graph_outputs
 
-BUNDLE, LINK = "bundle", "bundle.path"
-"""In a version's folder: the bundle, or a file with its path."""
+BUNDLE, LINK = "bundle", "bundle.path"  # in a version's folder: the bundle, or a file with its path
 
 BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.threads"
-"""Parameters of ``config.pbtxt`` by which the whole predictor is opened."""
-
 SHORTEST, LONGEST = "hydrant.shortest", "hydrant.longest"
-"""Parameters of the step before the graph: tokens of the shortest and of the longest text that an engine takes."""
+"""Parameters of ``config.pbtxt``: of the whole predictor; and tokens of the texts that an engine takes."""
 
 MULTIPLE = 16
-"""Texts are padded to a multiple of so many tokens: Triton batches requests of equal shapes only."""
+"""Tokens that texts are padded to a multiple of: Triton batches requests of equal shapes only."""
 
 Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
-Inputs = list[Any] | dict[str, np.ndarray]
-"""The inputs of a request: raw ones, or the graph's own tensors."""
+Inputs = list[Any] | dict[str, np.ndarray]  # raw ones, or the graph's own tensors
 
 
 class PythonModel(ABC):
@@ -80,10 +76,10 @@ class PythonModel(ABC):
 
     def number(self, name: str) -> int | None:
         """A parameter that is a whole number; ``None`` where it is absent or empty."""
-        text = self.setting(name)
-        if text is not None and not text.isdecimal():
-            raise InputError(f"parameter {name} in config.pbtxt is {text!r:.60}; expected a whole number, 1 or more")
-        return None if text is None else int(text)
+        text = self.setting(name) or ""
+        if text and not text.isdecimal():
+            raise InputError(f"parameter {name} in config.pbtxt is {cut(text)}; expected a whole number, 1 or more")
+        return int(text) if text else None
 
     def _read(self, request: Any) -> Arrays:
         found = {name: self._triton.get_input_tensor_by_name(request, name) for name in self._inputs}
@@ -94,10 +90,8 @@ class PythonModel(ABC):
         wanted = set(request.requested_output_names() or self._outputs)
         names = [name for name in self._outputs if name in wanted]
         if not isinstance(answer, HydrantError) and (absent := [name for name in names if name not in answer]):
-            answer = BackendError(
-                f"config.pbtxt declares {listing(absent)}, which this bundle does not give; write the model again with "
-                "`hydrant triton --force`"
-            )
+            fix = "write the model again with `hydrant triton --force`"
+            answer = BackendError(f"config.pbtxt declares {listing(absent)}, which this bundle does not give; {fix}")
         if isinstance(answer, HydrantError):
             error = triton.TritonError
             code = error.INVALID_ARG if isinstance(answer, InputError) else error.INTERNAL
@@ -147,8 +141,8 @@ class Prepare(PythonModel):
         self._shortest, longest = self.number(SHORTEST) or 1, self.number(LONGEST)
         if longest is not None and longest < spec.max_sequence:
             spec = replace(spec, positions=spec.positions - (spec.max_sequence - longest))
-        if (folder := bundle.processor_folder()) is None:
-            raise BundleError(f"{bundle.path} has no processor; write the model again with `hydrant triton --force`")
+        folder = bundle.processor_folder()
+        assert folder is not None  # the step is written for bundles with a processor only
         self._spec, self._processor = spec, load_processor(folder, spec)
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
@@ -162,12 +156,9 @@ class Prepare(PythonModel):
         if spec.modality == "image":
             return tensors
         tokens = next(iter(tensors.values())).shape[1]
-        room = max(self._shortest, min(padded_length(tokens), spec.max_sequence)) - tokens
-        fill = {"input_ids": spec.padding_token}
-        return {
-            name: np.pad(array, ((0, 0), (0, room)), constant_values=fill.get(name, 0))
-            for name, array in tensors.items()
-        }
+        longer = max(self._shortest, min(padded_length(tokens), spec.max_sequence))
+        fill, room = {"input_ids": spec.padding_token}, ((0, 0), (0, longer - tokens))
+        return {name: np.pad(array, room, constant_values=fill.get(name, 0)) for name, array in tensors.items()}
 
 
 class Decide(PythonModel):
@@ -179,24 +170,18 @@ class Decide(PythonModel):
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Decide all requests together."""
-        found = self._decided([graph_outputs(arrays) for arrays in requests])
-        return [item if isinstance(item, HydrantError) else answer_arrays(item, self._labels) for item in found]
-
-    def _decided(self, requests: Sequence[Arrays]) -> list[Prediction | HydrantError]:
-        """Predictions with the decisions of the bundle; where one request is invalid, each by itself."""
-        joined = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
+        parts = [graph_outputs(arrays) for arrays in requests]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         try:
             found = Prediction.from_outputs(joined)
             if (name := found.not_finite()) is not None:
-                raise BackendError(
-                    f"the graph gave values of {name} that are not finite; check the inputs, or compare backends with "
-                    "`hydrant verify`"
-                )
-            return list(_split(decided(found, self._calibration), map(_count, requests)))
+                raise BackendError(f"the graph's {name} is not finite; check the inputs, or run `hydrant verify`")
+            decisions = _split(decided(found, self._calibration), map(_count, parts))
+            return [answer_arrays(each, self._labels) for each in decisions]
         except HydrantError as error:
             if len(requests) == 1:
                 return [error]
-            return [answer for request in requests for answer in self._decided([request])]
+            return [answer for request in requests for answer in self.answers([request])]
 
 
 def read_inputs(arrays: Arrays) -> Inputs:
@@ -221,7 +206,7 @@ def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Predicti
     for part, request in zip(_split(found, map(_count, requests)), requests, strict=True):
         if part.failed.any():
             answers.append(_alone(predictor, request))
-        elif part.mask is not None and isinstance(request, list):  # without what texts of other requests needed
+        elif part.mask is not None and isinstance(request, list):  # without the padding for other requests
             answers.append(part.shortened(int(part.mask.sum(axis=1).max())))
         else:
             answers.append(part)
@@ -235,10 +220,9 @@ def padded_length(tokens: int) -> int:
 
 def bundle_folder(folder: Path) -> Path:
     """The folder of a version's bundle."""
-    link = folder / LINK
-    if (folder / BUNDLE).is_dir() or not link.is_file():
-        return folder / BUNDLE
-    return Path(link.read_text(encoding="utf-8").rstrip("\n"))
+    if (link := folder / LINK).is_file():
+        return Path(link.read_text(encoding="utf-8").rstrip("\n"))
+    return folder / BUNDLE
 
 
 def _decoded(array: np.ndarray, name: str) -> list[str]:
@@ -255,9 +239,9 @@ def _joined(requests: Sequence[Inputs]) -> Inputs | None:
     """The inputs of all requests, where they can be predicted together."""
     if all(isinstance(request, list) for request in requests):
         return [item for request in requests for item in request]
-    tensors = [request for request in requests if isinstance(request, dict)]
+    tensors = [request for request in requests if isinstance(request, dict)]  # all, by their configuration
     shapes = [{name: (array.dtype, array.shape[1:]) for name, array in request.items()} for request in tensors]
-    if len(tensors) < len(requests) or any(shape != shapes[0] for shape in shapes):
+    if any(shape != shapes[0] for shape in shapes):
         return None
     return {name: np.concatenate([request[name] for request in tensors]) for name in shapes[0]}
 

@@ -17,25 +17,34 @@ from typing import Any
 from ...bundle.manifest import MANIFEST
 from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
+from ...bundle.strict_json import to_json_bytes
 from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing
 from ...version import __version__
-from .model_files import CONFIG, ENVIRONMENT, PERF, SHORT, TOKENS, Model, Source, template
+from .model_files import (
+    CONFIG,
+    ENVIRONMENT,
+    PERF,
+    SHORT,
+    TOKENS,
+    Device,
+    Model,
+    Source,
+    TritonSettings,
+    check_device,
+    template,
+)
 from .triton_forms import Engine, engine_for, ensemble_models, whole_model
-from .triton_settings import Device, TritonSettings, check_device
 from .triton_tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
 README = "README.md"
-
-MARKER = "hydrant-triton.json"
-"""File in a version's folder by which it is known to be ours, with its tensors."""
+MARKER = "hydrant-triton.json"  # marks a version's folder as ours, and has its tensors
+STAGE = "hydrant-triton"  # purpose of the hidden folder in which models are staged
 
 RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
 """Precisions that ONNX Runtime runs on each device, the first choice first, as hydrant's own backends have them."""
-
-STAGE = "hydrant-triton"  # purpose of the hidden folder in which models are staged
 
 
 @dataclass(frozen=True)
@@ -112,25 +121,22 @@ def triton_repository(
         raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
     name = bundle.path.resolve().name if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
-        raise InputError(
-            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
-            "so; give another with --name (name=…)"
-        )
-    models, source, engine = _models(bundle, device, name, int(version), settings)
+        raise InputError(f"name is {cut(name)}; expected letters, digits, '_', '-' and '.'; give another --name")
+    version = int(version)
+    models, source, engine = _models(bundle, device, name, version, settings)
     asked = models[-1]
-    models[-1] = replace(asked, files={**asked.files, README: readme(source, models, int(version), engine)})
-    size = _write(repository, models, int(version), bundle, force)
+    models[-1] = replace(asked, files={**asked.files, README: readme(source, models, version, engine)})
     return TritonModels(
-        repository,
-        name,
-        int(version),
-        device,
-        tuple(model.name for model in models),
-        "hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
-        source.graph if engine is None else f"engines/{engine.name}.engine",
-        tuple(spec.name for spec in asked.inputs),
-        tuple(spec.name for spec in asked.outputs),
-        size,
+        path=repository,
+        name=name,
+        version=version,
+        device=device,
+        models=tuple(model.name for model in models),
+        runs="hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
+        file=source.graph if engine is None else f"engines/{engine.name}.engine",
+        inputs=tuple(spec.name for spec in asked.inputs),
+        outputs=tuple(spec.name for spec in asked.outputs),
+        size=_write(repository, models, version, bundle, force),
     )
 
 
@@ -139,21 +145,16 @@ def _models(
 ) -> tuple[list[Model], Source, Engine | None]:
     """The models to write, the one that clients ask last, their source, and the engine among them."""
     engine = engine_for(bundle, settings) if device == "gpu" else None
-    if engine is not None:
-        source = Source.read(bundle, engine.facts.precision)
-        if settings.max_batch > engine.max_batch:
-            log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
-            settings = replace(settings, max_batch=engine.max_batch)
-    else:
-        precisions = RUN_BY[device] if settings.precision is None else [settings.precision]
-        if not set(precisions) <= set(RUN_BY[device]):
-            raise InputError(
-                f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
-                f"{', '.join(RUN_BY[device])}"
-            )
-        source = Source.read(bundle, *precisions)
+    precision = settings.precision if engine is None else engine.facts.precision
+    if engine is None and precision not in (None, *RUN_BY[device]):
+        known = f"those of ONNX Runtime on the {device}: {listing(RUN_BY[device])}"
+        raise InputError(f"precision is {cut(precision)}; expected one of {known}")
+    source = Source.read(bundle, *(RUN_BY[device] if precision is None else (precision,)))
     if device == "cpu":
         return [whole_model(source, name, settings)], source, None
+    if engine is not None and settings.max_batch > engine.max_batch:
+        log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
+        settings = replace(settings, max_batch=engine.max_batch)
     return ensemble_models(source, name, version, settings, engine), source, engine
 
 
@@ -167,13 +168,11 @@ def _check_places(repository: Path, models: Iterable[Model], version: int, force
         for number, facts in found.items():
             _check_version(place / str(number), facts, model, number == version)
         if version in found and not force:
-            raise InputError(
-                f"{place / str(version)} exists; choose another version, or replace it with --force (force=True)"
-            )
+            raise InputError(f"{place / str(version)} exists; choose another version, or replace it with --force")
 
 
 class Marker(Spec, frozen=True):
-    """The facts beside a version that this command wrote."""
+    """The content of :data:`MARKER`."""
 
     schema: int
     hydrant: str
@@ -190,41 +189,30 @@ def _versions(place: Path) -> dict[int, Marker]:
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
     files = {number: place / str(number) / MARKER for number in numbers}
     if not files or not all(file.is_file() for file in files.values()):
-        raise InputError(
-            f"{place} exists, and holds something else than this command makes (no {MARKER} in a version); choose "
-            "another --name (name=…)"
-        )
+        raise InputError(f"{place} exists, and was not made by `hydrant triton`; choose another --name (name=…)")
     return {number: decode(file.read_bytes(), Marker, file, InputError) for number, file in files.items()}
 
 
 def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) -> None:
     """Refuse to put a model beside a version, or into its place, that is of another kind."""
     if marker.part != model.part:
-        raise InputError(
-            f"{place} is of another form ({cut(marker.part)}, and this one is {model.part!r}); choose another "
-            "--name (name=…), or remove that model and its steps"
-        )
-    ours, theirs = json.loads(json.dumps(model.interface())), marker.interface
+        raise InputError(f"{place} has form {cut(marker.part)}, not {model.part!r}; choose another --name (name=…)")
+    ours, theirs = model.interface(), marker.interface
     if not replaced and (key := next((key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)), "")):
-        raise InputError(
-            f"{place} has other {key} than this bundle: {_only(theirs.get(key), ours.get(key))} there, "
-            f"{_only(ours.get(key), theirs.get(key))} here; all versions of a model share one config.pbtxt: choose "
-            "another --name (name=…)"
-        )
+        there, here = _only(theirs.get(key), ours.get(key)), _only(ours.get(key), theirs.get(key))
+        expected = "all versions of a model share one config.pbtxt: choose another --name (name=…)"
+        raise InputError(f"{place} has other {key} than this bundle: {there} there, {here} here; {expected}")
 
 
 def _only(one: Any, other: Any) -> str:
-    """The items of only one of two lists, or all, if these have others in another order."""
+    """The items of only one of two lists, or all, if only their order differs."""
     items, others = (value if isinstance(value, list) else [value] for value in (one, other))
     return listing([item for item in items if item not in others] or items)
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
     """Stage all models, and give them their places, each in one step; bytes of the version's files."""
-    facts = {
-        "version": version,
-        "bundle": {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)},
-    }
+    facts = {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
     try:
         with ExitStack() as stack:
             stack.enter_context(folders_above(repository / README))
@@ -236,7 +224,8 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
             size = 0
             for model in models:
                 place, staged = repository / model.name, stage / model.name
-                size += _fill(staged / str(version), {**model.version_files, MARKER: model.marker(facts)})
+                marker = Marker(1, __version__, model.name, model.part, version, facts, model.interface())
+                size += _fill(staged / str(version), {**model.version_files, MARKER: to_json_bytes(marker)})
                 _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
@@ -249,28 +238,26 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
 
 
 def _staging(repository: Path) -> Path:
-    """Where models are staged: beside the repository where that can be, since Triton takes its folders for models."""
+    """The folder to stage in: beside the repository if possible, since Triton takes its folders for models."""
     beside = repository.absolute().parent
     return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
 
 
 def _keep_others(place: Path, staged: Path, version: int) -> None:
-    """Give a staged model what else its folder holds: its other versions, which then have a second name."""
+    """Link the other versions of a model's folder into its staged one."""
 
     def superseded(folder: str, names: list[str]) -> list[str]:
         there = staged / Path(folder).relative_to(place).as_posix()
         ours = {path.name for path in there.iterdir() if not path.is_dir()} if there.is_dir() else set()
         return [name for name in names if name in ours or (Path(folder) == place and name == str(version))]
 
-    shutil.copytree(place, staged, symlinks=True, ignore=superseded, copy_function=_second_name, dirs_exist_ok=True)
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copy2(source, target)
 
-
-def _second_name(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
-    return target
+    shutil.copytree(place, staged, symlinks=True, ignore=superseded, copy_function=link, dirs_exist_ok=True)
 
 
 def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
@@ -327,7 +314,7 @@ def _engine_lines(engine: Engine) -> str:
 
 
 def _tensor_lines(specs: Sequence[TensorSpec]) -> str:
-    kinds = {spec.name: "BYTES" if spec.datatype == "TYPE_STRING" else spec.datatype[5:] for spec in specs}
+    kinds = {spec.name: spec.datatype.replace("TYPE_STRING", "TYPE_BYTES")[5:] for spec in specs}
     return "\n".join(f"- `{spec.name}`: {kinds[spec.name]} [batch, {', '.join(map(str, spec.dims))}]" for spec in specs)
 
 
@@ -335,13 +322,10 @@ def _request(source: Source, asked: Model) -> str:
     """A request with curl, where it is short enough to be typed; else the inputs."""
     if source.architecture.modality == "image":
         return _tensor_lines(asked.inputs)
-    if source.raw:
-        names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
-        tensors = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]} for name in names]
-    else:
-        tensors = [
-            {"name": spec.name, "datatype": "INT64", "shape": [1, TOKENS], "data": [int("mask" in spec.name)] * TOKENS}
-            for spec in asked.inputs
-        ]
+    names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+    tensors: list[dict[str, Any]] = [{"name": name, "datatype": "INT64", "shape": [1, TOKENS]} for name in names]
+    for tensor in tensors:
+        text = {"datatype": "BYTES", "shape": [1, 1], "data": [SHORT]}
+        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * TOKENS})
     address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
     return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

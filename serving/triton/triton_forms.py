@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ...bundle.store import ARCHITECTURE, CALIBRATION, Bundle
+from ...bundle.store import ARCHITECTURE, CALIBRATION, PROCESSOR, Bundle
 from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
 from ...errors import InputError
 from .model_files import (
@@ -17,6 +17,7 @@ from .model_files import (
     TOKENS,
     Model,
     Source,
+    TritonSettings,
     batching,
     beside,
     excerpt,
@@ -29,19 +30,14 @@ from .model_files import (
     whole_bundle,
 )
 from .models import BACKEND, BUNDLE, LINK, LONGEST, PRECISION, SHORTEST, THREADS, padded_length
-from .pbtxt import Message, Word, entries
-from .triton_settings import TritonSettings
-from .triton_tensors import LABELS, TensorSpec, label_lines
+from .triton_tensors import LABELS, Message, TensorSpec, Word, entries, label_lines
 
 log = logging.getLogger(__name__)
 
 LIBRARY = "tensorrt"
 
-FLOAT32 = {
-    "execution_accelerators": {
-        "gpu_execution_accelerator": [{"name": "cuda", "parameters": entries({"use_tf32": "0"})}],
-    },
-}
+CUDA = {"name": "cuda", "parameters": entries({"use_tf32": "0"})}
+FLOAT32 = {"execution_accelerators": {"gpu_execution_accelerator": [CUDA]}}
 """Products of float32 in float32, which is not the default of ONNX Runtime on a GPU."""
 
 
@@ -65,8 +61,9 @@ class Engine:
         return min(_axis(self.facts, 1, 0)), max(_axis(self.facts, 1, 2))
 
     def limits(self) -> dict[str, Any]:
-        """What a configuration says of the engine, so that engines of several versions of a model must share it."""
-        return {"max_batch": self.max_batch, "tokens": self.tokens, "profiles": len(self.facts.profiles)}
+        """Properties of the engine that are part of the configuration, and so equal in all versions of a model."""
+        tokens = self.tokens and list(self.tokens)
+        return {"max_batch": self.max_batch, "tokens": tokens, "profiles": len(self.facts.profiles)}
 
 
 def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
@@ -78,16 +75,13 @@ def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
     order = PRECISIONS if precision is None else (precision,)
     for engine in (each for kind in order for each in engines if each.facts.precision == kind):
         if (reason := _unusable(bundle, engine.facts)) is None:
-            bundle.file(engine_path(engine.name))
             return engine
         reasons.append(f"engine {engine.name} {reason}")
     if settings.graph_backend == "tensorrt":
         why = "; ".join(reasons) or f"it has no {LIBRARY} engine{f' in {precision}' if precision else ''}"
-        raise InputError(
-            f"bundle {bundle.path} has no engine for Triton's TensorRT backend: {why}; build one with `hydrant build "
-            f"{bundle.path} --backend {LIBRARY} --precision {precision or PRECISIONS[0]} --batch 1:8:32`, with the "
-            "release of TensorRT that Triton has, or use graph_backend onnxruntime"
-        )
+        options = f"--backend {LIBRARY} --precision {precision or PRECISIONS[0]} --batch 1:8:32"
+        fix = f"run `hydrant build {bundle.path} {options}` with Triton's TensorRT"
+        raise InputError(f"bundle {bundle.path} has no engine for Triton's TensorRT backend: {why}; {fix}")
     for reason in reasons:
         log.warning("ONNX Runtime runs the graph: %s", reason)
     return None
@@ -95,16 +89,12 @@ def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
 
 def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     """The predictor as one model."""
-    parameters: dict[str, Any] = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
-    content: dict[str, bytes | Path] = {"model.py": python_model("Whole", "The whole predictor of a bundle")}
-    if settings.linked:
-        content[LINK] = f"{source.bundle.path.resolve()}\n".encode()
-    else:
-        content |= whole_bundle(source.bundle, BUNDLE)
-    if source.raw:
-        samples = raw_samples(source, settings)
-    else:
-        samples = [tensor_sample(source.inputs, 0 if source.architecture.modality == "image" else TOKENS, 1)]
+    parameters = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
+    link: dict[str, bytes | Path] = {LINK: f"{source.bundle.path.resolve()}\n".encode()}
+    content = link if settings.linked else whole_bundle(source.bundle, BUNDLE)
+    content["model.py"] = python_model("Whole", "The whole predictor of a bundle")
+    tokens = 0 if source.architecture.modality == "image" else TOKENS
+    samples = raw_samples(source, settings) if source.raw else [tensor_sample(source.inputs, tokens, 1)]
     config = {**python_config(settings, settings.instances, parameters), "model_warmup": samples}
     files = {**beside(source), **warm_files(source)}
     return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
@@ -115,10 +105,7 @@ def ensemble_models(
 ) -> list[Model]:
     """The steps, each called by the ensemble's name and its own, and last the ensemble of them."""
     if source.architecture.task == "tokens":
-        raise InputError(
-            f"bundle {source.bundle.path} tags tokens, whose words and spans the steps of an ensemble do not hand on; "
-            "use --device cpu, whose Python model runs the whole predictor on any backend that the machine has"
-        )
+        raise InputError(f"an ensemble cannot classify tokens, as bundle {source.bundle.path} does; use --device cpu")
     steps = [_graph(source, f"{name}_graph", settings, engine), _decide(source, f"{name}_decide", settings)]
     if source.raw:
         steps.insert(0, _prepare(source, f"{name}_prepare", settings, engine))
@@ -131,7 +118,7 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
     config["model_warmup"] = raw_samples(source, settings)
     content = {
         "model.py": python_model("Prepare", "Texts or images as the graph's tensors"),
-        **excerpt(source.bundle, BUNDLE, [ARCHITECTURE], processor=True),
+        **excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/"),
     }
     tensors, known = _between(source.inputs), {} if engine is None else engine.limits()
     return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=known)
@@ -140,28 +127,22 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
 def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
     lengths = _lengths(source, engine)
     group: dict[str, Any] = {"kind": Word("KIND_GPU"), "count": settings.instances}
-    content: dict[str, bytes | Path]
-    runs: dict[str, Any]
+    bundle, weights = source.bundle, f"{source.graph}.data"
     if engine is None:
-        content = {"model.onnx": source.bundle.file(source.graph)}
-        if source.bundle.has(f"{source.graph}.data"):
-            content[f"{source.graph}.data"] = source.bundle.file(f"{source.graph}.data")  # as the graph calls it
+        content = {"model.onnx": bundle.file(source.graph)}
+        content |= {weights: bundle.file(weights)} if bundle.has(weights) else {}  # by the name in the graph
         runs = {"backend": "onnxruntime", "default_model_filename": "model.onnx", "optimization": FLOAT32}
     else:
-        content = {"model.plan": source.bundle.file(engine_path(engine.name))}
+        content = {"model.plan": bundle.file(engine_path(engine.name))}
         runs = {"backend": "tensorrt", "default_model_filename": "model.plan"}
         group["profile"] = [str(index) for index in range(len(engine.facts.profiles))]
-    samples = [
-        tensor_sample(source.inputs, tokens, batch)
-        for tokens in lengths or (0,)
-        for batch in dict.fromkeys((1, settings.max_batch))
-    ]
+    sizes = itertools.product(lengths or (0,), dict.fromkeys((1, settings.max_batch)))
     config = {
         **runs,
         **batching(settings),
         "instance_group": [group],
         "version_policy": {"all": {}},
-        "model_warmup": samples,
+        "model_warmup": [tensor_sample(source.inputs, length, batch) for length, batch in sizes],
     }
     files, known = ones_files(lengths), {} if engine is None else engine.limits()
     return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=known)
@@ -171,7 +152,7 @@ def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
     labels = source.bundle.labels
     content = {
         "model.py": python_model("Decide", "The graph's outputs with their decisions"),
-        **excerpt(source.bundle, BUNDLE, [CALIBRATION]),
+        **excerpt(source.bundle, BUNDLE, CALIBRATION),
     }
     config, files = python_config(settings, 1, {}), {LABELS: label_lines(labels)}
     return Model(name, "decide", config, _between(source.outputs), source.answers, content, files, labels)
@@ -217,11 +198,11 @@ def _lengths(source: Source, engine: Engine | None) -> list[int]:
 
 
 def _unusable(bundle: Bundle, facts: EngineFile) -> str | None:
-    """Why Triton cannot run an engine."""
+    """The reason that Triton cannot run an engine, or ``None``."""
     if facts.library != LIBRARY:
         return f"is of {facts.library}, and Triton runs those of {LIBRARY}"
     if facts.stripped:
-        return "holds no weights, which Triton does not put in"
+        return "holds no weights"
     if facts.onnx_sha256 != graph_digest(bundle, facts.onnx):
         return f"was built from another {facts.onnx} than the bundle has now"
     if max(_axis(facts, 0, 0)) > 1:
@@ -235,7 +216,7 @@ def _gap(facts: EngineFile) -> tuple[int, int] | None:
     """Numbers of tokens between which no profile takes any; ``None`` where there are no such, and for images."""
     texts = [shapes for profile in facts.profiles for shapes in profile.values() if len(shapes[0]) == 2]
     ranges = sorted((shapes[0][1], shapes[2][1]) for shapes in texts)
-    reach = accumulate((most for _, most in ranges), max)
+    reach = itertools.accumulate((most for _, most in ranges), max)
     gaps = ((most, least) for most, (least, _) in zip(reach, ranges[1:], strict=False) if least > most + 1)
     return next(gaps, None)
 

@@ -1,8 +1,8 @@
-"""The tensors of a bundle's model in Triton, and predictions as these tensors: [B, 1] where a prediction has [B]."""
+"""Triton's configuration text, the tensors of a bundle's model there, and predictions as tensors, [B, 1] for [B]."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +10,73 @@ import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, Calibration
 from ...bundle.graphs import GraphTensor
-from ...errors import BundleError
 from ...runtime.prediction import Prediction
 from ...tasks import MEMBER_OUTPUTS, PER_CLASS, TaskName
-from .pbtxt import Message, Word
+
+Message = Mapping[str, Any]
+"""A protocol buffer: field → text, number, flag, :class:`Word`, another message, or a list of these."""
 
 STRING, FLOAT, WHOLE, FLAG = "TYPE_STRING", "TYPE_FP32", "TYPE_INT64", "TYPE_BOOL"
 
 KINDS = {1: FLOAT, 7: WHOLE}
 """Numbers of ONNX's types that hydrant's graphs have."""
 
-LABELS = "labels.txt"
-"""File of class names, by which Triton's classification extension names the classes of ``probabilities``."""
+LABELS = "labels.txt"  # for Triton's classification extension, which names the classes of ``probabilities``
 
 WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS))
 """Outputs of a graph that have an axis behind the batch, be it of length 1."""
 
 SPANS = "spans"
-"""Of a model that tags tokens: the spans of each text, as the JSON of ``hydrant predict --json``."""
+"""Output of a token classifier: the spans of each text, as the JSON of ``hydrant predict --json``."""
+
+
+class Word(str):
+    """A name of an enumeration, written without quotes, such as ``TYPE_FP32``."""
+
+    __slots__ = ()
+
+
+def to_pbtxt(message: Message) -> str:
+    """A message as protocol-buffer text: one field a line, messages indented by two spaces.
+
+    >>> print(to_pbtxt({"name": "a", "input": [{"dims": [-1]}], "kind": Word("KIND_CPU"), "all": {}}), end="")
+    name: "a"
+    input {
+      dims: [ -1 ]
+    }
+    kind: KIND_CPU
+    all {
+    }
+    """
+    return "".join(f"{line}\n" for line in _lines(message, ""))
+
+
+def entries(values: Mapping[str, Any]) -> list[Message]:
+    """A map as protocol buffers write it: a list of keys with their values."""
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def _lines(message: Message, margin: str) -> Iterator[str]:
+    for name, value in message.items():
+        repeated = isinstance(value, Sequence) and not isinstance(value, str)
+        items = value if repeated else [value]
+        if any(isinstance(item, Mapping) for item in items):
+            for item in items:
+                yield f"{margin}{name} {{"
+                yield from _lines(item, f"{margin}  ")
+                yield f"{margin}}}"
+        elif repeated:
+            yield f"{margin}{name}: [ {', '.join(map(_plain, items))} ]"
+        else:
+            yield f"{margin}{name}: {_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Word | int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    special = b'"\\'
+    characters = (chr(byte) if 32 <= byte < 127 and byte not in special else f"\\{byte:03o}" for byte in value.encode())
+    return f'"{"".join(characters)}"'
 
 
 @dataclass(frozen=True)
@@ -43,36 +92,20 @@ class TensorSpec:
 
     def message(self) -> Message:
         """The entry in ``config.pbtxt``."""
-        found: dict[str, Any] = {"name": self.name, "data_type": Word(self.datatype), "dims": list(self.dims)}
-        if self.flat:
-            found["reshape"] = {"shape": []}
-        if self.optional:
-            found["optional"] = True
-        if self.labelled:
-            found["label_filename"] = LABELS
-        return found
+        reshape: dict[str, Any] = {"reshape": {"shape": []}} if self.flat else {}
+        optional = {"optional": True} if self.optional else {}
+        labels = {"label_filename": LABELS} if self.labelled else {}
+        dims = list(self.dims)
+        return {"name": self.name, "data_type": Word(self.datatype), "dims": dims, **reshape, **optional, **labels}
 
 
 def graph_specs(tensors: Iterable[GraphTensor]) -> list[TensorSpec]:
     """The tensors of a graph as they are."""
     found = []
     for tensor in tensors:
-        if tensor.kind not in KINDS or not tensor.shape:
-            raise BundleError(
-                f"the graph's tensor {tensor.name} has type {tensor.kind} and {len(tensor.shape)} axes; expected "
-                "float32 or int64 with the batch first; export the graph again with `hydrant export`"
-            )
         dims = tuple(-1 if size is None else size for size in tensor.shape[1:])
         found.append(TensorSpec(tensor.name, KINDS[tensor.kind], dims or (1,), flat=not dims))
     return found
-
-
-def raw_inputs(modality: str, pairs: bool) -> list[TensorSpec]:
-    """What a model with a processor takes: texts, of which each may be a pair, or the bytes of image files."""
-    if modality == "image":
-        return [TensorSpec("image", STRING, (1,))]
-    second = [TensorSpec("text_pair", STRING, (1,), optional=True)] if pairs else []
-    return [TensorSpec("text", STRING, (1,)), *second]
 
 
 def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calibration, raw: bool) -> list[TensorSpec]:
@@ -105,16 +138,16 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
 
 
 def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """The fields of a prediction that are there, as :func:`answer_specs` declares them, but for the spans."""
+    """The fields of a prediction as :func:`answer_specs` declares them, but for the spans."""
     found = {name: array for name, array in prediction.to_dict().items() if name != "error"}
     if prediction.label is not None:
-        names = np.array([*(label.encode() for label in labels), b""], object)  # −1 stands at padding
+        names = np.array([*(label.encode() for label in labels), b""], object)  # −1 is padding
         found |= {"label": names[prediction.label], "label_index": prediction.label}
     return {name: array[:, None] if array.ndim == 1 else array for name, array in found.items()}
 
 
 def graph_outputs(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a graph gave, as it gave it: scores [B, 1] are [B] again."""
+    """Outputs of a graph in its own shapes: scores [B, 1] are [B] again."""
     return {name: array if name in WIDE else array[:, 0] for name, array in arrays.items()}
 
 
