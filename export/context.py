@@ -104,7 +104,11 @@ class Context:
         graph = self.graph
         with graph.wide(wide):
             # −1e4 in FP16: its exponential is 0, and adding scores to it stays finite
-            numbers = {KINDS["fp16"]: -1e4, KINDS["bf16"]: -1e38, FLOAT: float(np.finfo(np.float32).min)}
+            numbers: dict[int, float] = {
+                KINDS["fp16"]: -1e4,
+                KINDS["bf16"]: -1e38,
+                FLOAT: float(np.finfo(np.float32).min),
+            }
             return graph.node("Where", [seen, graph.number(0.0), graph.number(numbers[graph.kind])], name)
 
     def _windowed(self, window: int, queries: int | str, wide: bool, suffix: str) -> str:

@@ -142,9 +142,8 @@ def write_recalibrated(
     """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
     model = _read(source)
     for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
-        values = np.broadcast_to(
-            np.float32(calibration.temperatures), list(divisor.dims)
-        )  # of multi-label one per label
+        temperatures = np.asarray(calibration.temperatures, np.float32)  # one a label for multi-label models
+        values = np.broadcast_to(temperatures, list(divisor.dims))
         divisor.CopyFrom(numpy_helper.from_array(values.copy(), TEMPERATURE))
     with_distance(model, architecture, density)
     facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}

@@ -84,8 +84,8 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
     with graph.wide(x.wide):
         if norm.groups == 1:
             parts = [("weight", norm.weight), ("bias", norm.bias)]
-            stored = [graph.weight(f"{name}.{kind}", part.reshape(-1)) for kind, part in parts if part is not None]
-            inputs = [x.name, *([graph.ones(width)] if norm.weight is None else []), *stored]
+            affine = [graph.weight(f"{name}.{kind}", part.reshape(-1)) for kind, part in parts if part is not None]
+            inputs = [x.name, *([graph.ones(width)] if norm.weight is None else []), *affine]
             return replace(x, name=graph.node("LayerNormalization", inputs, name, axis=-1, epsilon=eps))
         out = graph.node("LayerNormalization", [x.name, graph.ones(width)], f"{name}.normed", axis=-1, epsilon=eps)
         for operator, suffix, values in (("Mul", "weight", norm.weight), ("Add", "bias", norm.bias)):

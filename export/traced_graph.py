@@ -182,8 +182,8 @@ def _add(
 ) -> list[str]:
     """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
-    state = dict(member.named_parameters(prefix="member", remove_duplicate=False))
-    state |= member.named_buffers(prefix="member", remove_duplicate=False)
+    state: dict[str, Tensor] = dict(member.named_parameters(prefix="member", remove_duplicate=False))
+    state |= dict(member.named_buffers(prefix="member", remove_duplicate=False))
     for tensor in proto.graph.initializer:
         entry = graph.initializer.add()
         entry.CopyFrom(tensor)

@@ -104,7 +104,8 @@ def _alarms(model: ModelStats) -> Rows:
     if model.watch is None:
         return []
     raised = {(alarm.kind, alarm.name) for alarm in model.watch.alarms}
-    watched = [*(("rate", name) for name in model.watch.rates), *((model.watch.kind(n), n) for n in model.watch.known)]
+    watched = [("rate", name) for name in model.watch.rates]
+    watched += [("labels" if name == "labels" else "score", name) for name in model.watch.known]
     return [(*each, each in raised) for each in watched]
 
 

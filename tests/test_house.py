@@ -15,9 +15,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ data_options raw_inputs specs tensors images audio text
-            processor batching label_encoding python_inputs data_files data_sources examples check_inputs
-            corruptions fingerprints
+            __init__ data_options raw_inputs specs tensors images audio text processor batching
+            label_encoding python_inputs data_files data_sources examples check_inputs corruptions
+            fingerprints
         """,
         "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
@@ -26,16 +26,15 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ architecture strict_json manifest staging head_plan traced store
-            calibration density_file data_overlap graphs original_check progress_checkpoint reports
-            signature weights
+            __init__ architecture strict_json manifest staging head_plan traced store calibration
+            density_file data_overlap graphs original_check progress_checkpoint reports signature weights
         """,
     },
     {
         "engines": "__init__ gpu metadata",
         "models": """
-            __init__ layout bert cross_encoder modernbert refusals vit family_registry lora
-            checkpoint functions weight_sharing graph_counts plan_cost prompts tracing.__init__
+            __init__ layout bert cross_encoder modernbert refusals vit family_registry lora checkpoint
+            functions weight_sharing graph_counts plan_cost prompts tracing.__init__
             tracing.attention_blocks tracing.export_patches tracing.slices tracing.traced_model
             tracing.members zero_shot
         """,
@@ -44,46 +43,43 @@ FLOORS: list[dict[str, str]] = [
         "build": "builder_options compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph
-            tokenizer_onnx graph_form dead_rows traced_graph exporter graph_export
-            __init__ random_model
+            lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph tokenizer_onnx
+            graph_form dead_rows traced_graph exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
     },
     {
         "runtime": """
             backends.dlpack lifecycle backends.protocol backends.microbatch backends.openvino backends.ort
-            backends.backend_registry prediction word_predictions predictor loading offline.scoring
-            offline.row_files offline.chunks offline.shard_parts pipeline __init__ backends.__init__
-            backends.kernel_cache backends.ort_gpu
-            backends.reference backends.tensorrt.__init__ backends.tensorrt.profiles
-            backends.tensorrt.choose backends.tensorrt.cuda backends.tensorrt.lane
-            backends.tensorrt.engine collect offline.__init__ offline.input_stream offline.offline_run
-            offline.ray_cluster offline.ray_engine prediction_counts
+            backends.backend_registry prediction word_predictions predictor loading pipeline __init__
+            backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
+            backends.tensorrt.__init__ backends.tensorrt.profiles backends.tensorrt.choose
+            backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect offline.scoring
+            offline.row_files offline.chunks offline.shard_parts offline.__init__ offline.input_stream
+            offline.offline_run offline.ray_cluster offline.ray_engine prediction_counts
         """,
     },
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.fit mahalanobis taps features
-            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
-            losses heads.objectives heads.masking heads.circuits heads.taylor
-            heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
+            decisions.thresholds decisions.fit mahalanobis taps features decisions.calibrate_bundle
+            heads.__init__ heads.selection heads.candidates losses heads.objectives heads.masking
+            heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
+            ood_detectors
         """,
-        "monitoring": "drift_statistics drift_monitor drift_report __init__",
+        "monitoring": "__init__ drift_statistics drift_monitor drift_report",
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__
-            dropout competitors report metric_names observation model_reports baselines bisect classes
-            drawing latency plots verdict report_tables evaluator peak_memory polygraphy
-            profiler verifier
+            cost_estimate evaluation_options profile_targets profile_report __init__ dropout competitors
+            report metric_names observation model_reports baselines bisect classes drawing latency plots
+            verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
-            __init__ http_refusals predict_request batcher connection datatypes observers record
-            stats serve_settings middleware oip service predict_routes grpc_front metrics
-            rest page worker_stats server ray_serve triton.triton_tensors triton.model_files
-            triton.models triton.triton_forms triton.repository triton.__init__ workers
+            __init__ http_refusals predict_request batcher connection datatypes observers record stats
+            serve_settings middleware oip service predict_routes grpc_front metrics rest page worker_stats
+            server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
+            triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
