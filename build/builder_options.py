@@ -1,4 +1,4 @@
-"""Options of TensorRT and TensorRT-RTX when they build an engine: flags, GPUs, and ranges of batch size and length."""
+"""Build options of TensorRT and TensorRT-RTX: flags, GPUs, and ranges of batch size and length."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..bundle.architecture import Architecture
 from ..engines.metadata import MODULES, Library, Profile, Shape
 from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
 
-LARGEST = 65536  # size of an axis
+LARGEST = 65536  # largest size of an axis
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")  # default GPUs of a TensorRT-RTX engine: Ampere to Blackwell
-TURING = "7.5"  # a target of TensorRT-RTX without float32 products, which pooler and classifier are in every graph
+TURING = "7.5"  # TensorRT-RTX target without float32 products, which every graph has
 
 Hardware = Literal["none", "ampere+", "same"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """What both libraries can do.
+    """Options of both libraries.
 
     Attributes:
-        strip_weights: leave the weights out; they are read from the graph when the engine is loaded.
+        strip_weights: omit the weights; they are read from the graph when the engine is loaded.
         refit: make the weights replaceable.
-        optimization_level: how long to search for fast kernels, from 0 (fast build) to 5 (fast engine).
+        optimization_level: search effort for fast kernels, from 0 (fast build) to 5 (fast engine).
         workspace: scratch memory that kernels may use, in MiB.
     """
 
@@ -49,11 +49,11 @@ class TensorRT(Builder):
     """TensorRT, which compiles for the GPU of this machine.
 
     Attributes:
-        hardware_compatibility: other GPUs that may run the engine: none, any from Ampere on (ampere+), or any of the
+        hardware_compatibility: other GPUs that may run the engine: none, all from Ampere on (ampere+), or all of the
             same compute capability (same).
-        version_compatible: make an engine for the lean runtime of the building version, which runs beside later
-            versions. It is ``tensorrt-lean``; hydrant's own backend runs the engine with the same version only.
-        timing_cache: file of kernel timings, read if it exists, and written.
+        version_compatible: build for the lean runtime (``tensorrt-lean``) of this version, which works beside later
+            versions; hydrant's own backend runs the engine with the same version only.
+        timing_cache: file of kernel timings, read if present and updated.
     """
 
     hardware_compatibility: Hardware = "none"
@@ -68,7 +68,7 @@ class TensorRT(Builder):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTForRTX(Builder):
-    """TensorRT for RTX, which compiles ahead of time, without a GPU, and finishes on the one it runs on.
+    """TensorRT for RTX: compiles ahead of time without a GPU, and finishes on the target GPU.
 
     Attributes:
         compute_capability: GPU to compile for, by its compute capability, such as 8.9; default 8.0, 8.6, 8.9 and 12.0
@@ -82,14 +82,14 @@ Options = TensorRT | TensorRTForRTX
 LIBRARY_OPTIONS: dict[Library, type[Options]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
 
 
-def library_of(asked: str | Options) -> tuple[Library, Options]:
-    """A library's name and options."""
+def library_of(library: str | Options) -> tuple[Library, Options]:
+    """Name and options of a library."""
     for name, kind in LIBRARY_OPTIONS.items():
-        if isinstance(asked, kind):
-            return name, asked
-        if asked == name:
+        if isinstance(library, kind):
+            return name, library
+        if library == name:
             return name, kind()
-    raise BackendError(f"backend {cut(asked)} builds no engines; expected {' or '.join(LIBRARY_OPTIONS)}")
+    raise BackendError(f"backend {cut(library)} cannot build engines; expected {' or '.join(LIBRARY_OPTIONS)}")
 
 
 def open_library(name: str) -> ModuleType:
@@ -97,26 +97,26 @@ def open_library(name: str) -> ModuleType:
     other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
     module = require(MODULES[name], name, f"build engines{other}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
-    if name == "tensorrt" and numbers < (10, 12):  # earlier ones need builder flags for what strong types say
+    if name == "tensorrt" and numbers < (10, 12):  # earlier versions need builder flags instead of strong types
         remedy = "pip install --upgrade 'hydrant-uq[tensorrt]'"
         raise BackendError(f"TensorRT {module.__version__} is installed; expected 10.12 or newer: {remedy}")
     return module
 
 
 def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`."""
+    """Target GPUs of TensorRT-RTX: ``wanted``, or :data:`RTX_TARGETS`."""
     wanted = [wanted] if isinstance(wanted, str) else wanted
-    known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
-    targets = ", ".join(sorted(known - {TURING}, key=float))
+    supported = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
+    targets = ", ".join(sorted(supported - {TURING}, key=float))
     hints = {
-        TURING: " (Turing) for hydrant, whose graphs all have float32 products: use --backend onnxruntime-cuda on it",
-        "9.0": " (Hopper, a data-centre GPU: use --backend tensorrt on it)",
+        TURING: " (Turing) for hydrant's graphs, which need float32 products: use --backend onnxruntime-cuda",
+        "9.0": " (Hopper, a data-centre GPU: use --backend tensorrt)",
     }
     for target in wanted:
-        if target not in known or target == TURING:
-            told = f"compute capability {cut(target)} is no target of TensorRT-RTX {trt.__version__}"
-            raise InputError(f"{told}{hints.get(target, '')}; expected {targets}")
-    return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)
+        if target not in supported or target == TURING:
+            problem = f"compute capability {cut(target)} is not a target of TensorRT-RTX {trt.__version__}"
+            raise InputError(f"{problem}{hints.get(target, '')}; expected {targets}")
+    return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in supported)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Range:
 
     @classmethod
     def parse(cls, text: str | int, option: str) -> Range:
-        """From ``"min:opt:max"``, or one size for all three."""
+        """Parse ``"min:opt:max"``, or one size for all three."""
         parts = str(text).split(":")
         sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
         if len(sizes) != len(parts) or len(sizes) not in (1, 3):
@@ -143,22 +143,22 @@ class Range:
 def optimization_profiles(
     architecture: Architecture, batch: Sequence[str | int], sequence: Sequence[str | int]
 ) -> tuple[Profile, ...]:
-    """The profiles of an engine, one for each batch range."""
+    """Optimization profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
     longest = architecture.max_sequence
     if architecture.modality == "image":
         if sequence:
-            raise InputError("--sequence is for text; an image has a fixed number of tokens; leave it out")
+            raise InputError("--sequence is for text; images have a fixed number of tokens; omit it")
         pixels = (architecture.channels, architecture.image_height, architecture.image_width)
         axes: list[list[Shape]] = [[pixels] * 3] * len(batches)
     else:
         sequences = [Range.parse(text, "--sequence") for text in sequence]
         for one in sequences:
             if one.most > longest:
-                raise InputError(f"--sequence reaches to {one.most} tokens; this model reads at most {longest}")
+                raise InputError(f"--sequence reaches {one.most} tokens; this model reads at most {longest}")
         if len(sequences) not in (0, 1, len(batches)):
-            told = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
-            raise InputError(f"{told}; expected one, or as many")
+            problem = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
+            raise InputError(f"{problem}; expected one, or as many")
         sequences = sequences or [Range(*(min(size, longest) for size in (8, 64, 128)))]
         sequences *= 1 if len(sequences) > 1 else len(batches)
         axes = [[(each.least,), (each.best,), (each.most,)] for each in sequences]

@@ -1,4 +1,4 @@
-"""Compiling an ONNX graph with TensorRT or TensorRT-RTX: its messages and its progress; nothing here knows bundles."""
+"""Compile an ONNX graph with TensorRT or TensorRT-RTX, with messages and progress; independent of bundles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import BackendError, InputError, cut
 from ..progress import Progress, no_progress
 from .builder_options import Options, TensorRT
 
-# Fused attention is one layer, named ``_gemm_mha_v2…``, or ``_gemv_mha_v1…`` for a single query; all else is a chain of
+# Fused attention is one layer, ``_gemm_mha_v2…``, or ``_gemv_mha_v1…`` for a single query; otherwise a chain of
 # products and a softmax.
 _LOGGED = re.compile(r"^Name: (.*?), LayerType: \w+, ")
 _FUSED = re.compile(r"_(?:gemm|gemv)_mha_v\d+")
@@ -26,30 +26,30 @@ _PROFILE = re.compile(r"_myl(\d+)(?:_\d+)?$|\[profile (\d+)\]")
 
 
 class Messages:
-    """(severity, text) of everything the library said, in order."""
+    """(severity, text) of all messages of the library, in order."""
 
     def __init__(self, gpu: bool = False) -> None:
         self.lines: list[tuple[str, str]] = []
         self._gpu = gpu
 
     def add(self, severity: str, text: str) -> None:
-        """Keep a message."""
+        """Store a message."""
         self.lines.append((severity, text))
 
     def at(self, *severities: str) -> list[str]:
-        """Messages of some severities, each once, without the place in the library's source."""
+        """Distinct messages of some severities, without positions in the library's source."""
         shown = [text for severity, text in self.lines if severity in severities]
         # repeated on a machine without a GPU, where it is harmless
         return list(dict.fromkeys(without_place(text) for text in shown if self._gpu or "catchCudaError" not in text))
 
     @property
     def errors(self) -> list[str]:
-        """Errors, each once."""
+        """Distinct errors."""
         return self.at("ERROR", "INTERNAL_ERROR")
 
 
 class Phases:
-    """Shows the steps of the outermost phase; an interrupt, which must not pass native frames, stops the builder."""
+    """Progress of the outermost phase; an interrupt stops the builder, since it must not cross native frames."""
 
     def __init__(self, progress: Progress) -> None:
         self.interrupted, self._progress = False, progress
@@ -57,19 +57,19 @@ class Phases:
         self._steps: Iterator[Any] = iter(())
 
     def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-        """A phase begins."""
+        """Start a phase."""
         if parent_phase is None:
             self._name = phase_name
             self._steps = iter(self._progress(range(num_steps), num_steps, phase_name.lower()))
 
     def step_complete(self, phase_name: str, step: int) -> bool:  # noqa: ARG002
-        """A step of a phase is done; false asks the builder to stop."""
+        """Finish a step of a phase; return False to stop the builder."""
         if phase_name == self._name:
             next(self._steps, None)
         return not self.interrupted
 
     def phase_finish(self, phase_name: str) -> None:
-        """A phase has ended."""
+        """End a phase."""
         if phase_name == self._name:
             list(self._steps)  # closes the bar
             self._name = None
@@ -91,7 +91,7 @@ def interrupts_kept(phases: Phases) -> Iterator[None]:
 
 
 def make_monitor(trt: ModuleType, phases: Phases) -> Any:
-    """An ``IProgressMonitor`` of the library that drives ``phases``."""
+    """``IProgressMonitor`` of the library that drives ``phases``."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
@@ -104,7 +104,7 @@ def make_monitor(trt: ModuleType, phases: Phases) -> Any:
 
 
 class Compiled(NamedTuple):
-    """An engine, the names of its layers, and the kernel timings for a cache, if one was asked for."""
+    """Engine, names of its layers, and kernel timings if a cache was requested."""
 
     engine: bytes
     layers: list[str]
@@ -123,8 +123,8 @@ def compile_graph(
     logger = make_logger(trt, messages.add)
     try:
         builder = trt.Builder(logger)
-    except TypeError as error:  # how a native constructor that returns nothing shows
-        last = messages.errors[-1] if messages.errors else "no reason given"
+    except TypeError as error:  # a native constructor returned nothing
+        last = messages.errors[-1] if messages.errors else "no reason reported"
         remedy = "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without one"
         raise BackendError(f"{trt.__name__} cannot start: {cut(last, 200)}; {remedy}") from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -147,7 +147,7 @@ def compile_graph(
 
 
 def by_profile(names: Iterable[str], profiles: int) -> tuple[tuple[int, int], ...]:
-    """(layers, fused attention blocks) of every optimization profile, each of which is compiled anew."""
+    """(layers, fused attention blocks) of every optimization profile."""
     layers, fused = Counter[int](), Counter[int]()
     for name in names:
         match = _PROFILE.search(name)
@@ -165,7 +165,7 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, profiles: Sequen
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
     flags = {"STRIP_PLAN": options.strip_weights, "REFIT": options.refit}
     if isinstance(options, TensorRT):
-        own = ("VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME")  # the latter, since no engine host code runs
+        own = ("VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME")  # the latter, since engines run no host code
         flags |= dict.fromkeys(own, options.version_compatible)
         _set_for_tensorrt(trt, config, options)
     else:
@@ -184,12 +184,12 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, profiles: Sequen
             name = network.get_input(index).name
             profile.set_shape(name, *shapes[name])
         if config.add_optimization_profile(profile) < 0:
-            raise BackendError(f"{trt.__name__} refused the optimization profile {shapes}; choose other ranges")
+            raise BackendError(f"{trt.__name__} rejected the optimization profile {shapes}; choose other ranges")
     return config
 
 
 def _set_for_tensorrt(trt: ModuleType, config: Any, options: TensorRT) -> None:
-    """What TensorRT-RTX does not have: other GPUs, and a cache of kernel timings."""
+    """Set TensorRT's own options: other GPUs, and a cache of kernel timings."""
     if options.hardware_compatibility != "none":
         level = {"ampere+": "AMPERE_PLUS", "same": "SAME_COMPUTE_CAPABILITY"}[options.hardware_compatibility]
         config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
@@ -197,7 +197,7 @@ def _set_for_tensorrt(trt: ModuleType, config: Any, options: TensorRT) -> None:
         path = Path(options.timing_cache)
         cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
         if not config.set_timing_cache(cache, ignore_mismatch=False):
-            raise InputError(f"timing cache {path} is from another GPU or version; delete it, or choose another file")
+            raise InputError(f"timing cache {path} is from another GPU or version; delete it, or use another file")
 
 
 def _let_attention_decompose(trt: ModuleType, network: Any) -> None:
@@ -210,33 +210,33 @@ def _let_attention_decompose(trt: ModuleType, network: Any) -> None:
 
 
 def _inspected(trt: ModuleType, logger: Any, engine: Any) -> list[str]:
-    """Layer names of an engine from the inspector, which needs a GPU; none without."""
+    """Layer names of an engine from the inspector; empty without a GPU."""
     runtime = trt.Runtime(logger)
     loaded = runtime.deserialize_cuda_engine(engine) if runtime is not None else None
     if loaded is None:
         return []
-    told = loaded.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    return [layer["Name"] if isinstance(layer, dict) else str(layer) for layer in json.loads(told).get("Layers", [])]
+    listed = loaded.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    return [layer["Name"] if isinstance(layer, dict) else str(layer) for layer in json.loads(listed).get("Layers", [])]
 
 
 def _parse_failure(trt: ModuleType, parser: Any, graph: Path) -> str:
-    reason = "no reason given"
+    reason = "no reason reported"
     if parser.num_errors:
         error = parser.get_error(0)
         node = cut(error.node_name() or error.node())
         reason = f"node {node} ({error.node_operator()}): {cut(error.desc(), 200)}"
-    told = f"{trt.__name__} {trt.__version__} cannot read {graph.name}: {reason}"
-    return f"{told}; export it again with `hydrant export`, or use a newer version"
+    problem = f"{trt.__name__} {trt.__version__} cannot read {graph.name}: {reason}"
+    return f"{problem}; export it again with `hydrant export`, or use a newer version"
 
 
 def _build_failure(trt: ModuleType, network: Any, graph: Path, options: Options, messages: Messages) -> str:
-    """What failed, where, and what to try."""
-    text = " ".join(messages.errors) or "no reason given"
+    """Message with the failure, its place and a remedy."""
+    text = " ".join(messages.errors) or "no reason reported"
     names = [network.get_layer(index).name for index in range(network.num_layers)]
     named = max((name for name in names if name and name in text), key=len, default=None)
     place = f" at node {cut(named)}" if named else ""
     if options.strip_weights or options.refit:
-        remedy = "engines without weights or with replaceable ones need a GPU on this machine: leave the option out"
+        remedy = "--strip-weights and --refit need a GPU on this machine: omit the option"
     elif "emory" in text:
         remedy = "allow more memory with --workspace, or narrow --batch and --sequence"
     else:

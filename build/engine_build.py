@@ -1,4 +1,4 @@
-"""Building an engine from one of a bundle's graphs, judging what it was compiled to, and storing it."""
+"""Build an engine from one of a bundle's graphs, check its attention, and store it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """An engine in a bundle: what its JSON metadata holds, its size, and the builder's warnings, each once."""
+    """Engine in a bundle: its JSON metadata, its size, and the builder's distinct warnings."""
 
     path: Path
     facts: EngineFile
@@ -61,40 +61,40 @@ def build_engine(
     name: str | None = None,
     progress: Progress = no_progress,
 ) -> Built:
-    """Compile one of a bundle's graphs with TensorRT or TensorRT-RTX, and put the engine into the bundle.
+    """Compile one of a bundle's graphs with TensorRT or TensorRT-RTX, and add the engine to the bundle.
 
     The network is strongly typed: every tensor has the type that the graph gives it. The engine and its JSON
     metadata are written to ``engines/`` together, or not at all.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: library that compiles: tensorrt (for the GPU of this machine) or tensorrt-rtx (ahead of time, no GPU
+        bundle: bundle folder, written by `hydrant fuse`. In Python also an open ``Bundle``.
+        backend: compiler: tensorrt (for the GPU of this machine) or tensorrt-rtx (ahead of time, no GPU
             needed). In Python also an option object: ``TensorRT(version_compatible=True)``,
             ``TensorRTForRTX(compute_capability=["8.9"])``.
         precision: precision of the graph.
-        batch: batch sizes of an optimization profile, such as 1:8:32; once for each profile.
-        sequence: tokens per text, such as 8:64:128; once for all profiles, or once for each.
+        batch: batch sizes min:opt:max of an optimization profile, such as 1:8:32; once for each profile.
+        sequence: tokens per text min:opt:max, such as 8:64:128; once for all profiles, or once for each.
         require_fused: fail unless every attention block became one kernel in every profile.
-        log_file: write everything that the builder says to this file.
+        log_file: file for all messages of the builder.
         name: name of the engine; default BACKEND-PRECISION.
-        progress: shows the builder's phases.
+        progress: display of the builder's phases.
 
     Raises:
-        InputError: an option out of range, or one that the library does not have.
-        BackendError: the library is too old, or failed; the node, the precision and a remedy are named.
+        InputError: an option is out of range or unsupported by the library.
+        BackendError: the library is too old or failed; the message names node, precision and remedy.
         MissingExtraError: the library is not installed.
         BundleError: the graph is missing or altered.
-        GateError: ``require_fused``, and an attention block was not fused; nothing is written.
+        GateError: an attention block was not fused despite ``require_fused``; nothing is written.
     """
     bundle = resolve(bundle)
     architecture = bundle.architecture()
     if architecture.every_token:
-        told = f"{bundle.path} gives a class for each token, and engines answer for whole inputs"
-        raise InputError(f"{told}; run its graph with onnxruntime or openvino")
+        problem = f"{bundle.path} classifies tokens; engines support whole inputs only"
+        raise InputError(f"{problem}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
     trt = open_library(library)
     if precision not in PRECISIONS:
-        raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
+        raise InputError(f"precision is {cut(precision)}; expected one of {', '.join(PRECISIONS)}")
     name = name or f"{library}-{precision}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")
@@ -146,16 +146,16 @@ def build_engine(
 
 
 def _for_this_machine(options: Options, trt: ModuleType) -> Options:
-    """The options with the GPUs to compile for, checked against the library and the machine."""
+    """Options with target GPUs, checked against the library and this machine."""
     if isinstance(options, TensorRT):
         return options
     if (options.strip_weights or options.refit) and this_gpu() is None:
-        raise InputError("TensorRT-RTX needs a GPU here for --strip-weights and --refit; leave them out")
+        raise InputError("TensorRT-RTX needs a GPU here for --strip-weights and --refit; omit them")
     return replace(options, compute_capability=compute_capabilities(trt, options.compute_capability))
 
 
 def _write_beside(path: Path, data: bytes) -> None:
-    """Write a file beside the engine; a failure is logged only."""
+    """Write a file beside the engine; only log a failure."""
     try:
         write_atomically(path, data)
     except InputError as error:
@@ -163,10 +163,10 @@ def _write_beside(path: Path, data: bytes) -> None:
 
 
 def _graph(bundle: Bundle, precision: str) -> Path:
-    """The graph's file, after its digest and its metadata were checked."""
+    """Path of the graph, with its digest and metadata checked."""
     name = onnx_name(precision)
     if not bundle.has(name):
-        remedy = f"make it with `hydrant export {bundle.path} --precision {precision}`"
+        remedy = f"create it with `hydrant export {bundle.path} --precision {precision}`"
         raise BundleError(f"bundle {bundle.path} has no {name}; {remedy}")
     if bundle.has(f"{name}.data"):
         bundle.file(f"{name}.data")
@@ -178,10 +178,10 @@ def _graph(bundle: Bundle, precision: str) -> Path:
 def _check_fused(facts: EngineFile) -> None:
     for profile, fused in enumerate(facts.fused):
         if not facts.layers[profile]:
-            told = f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked"
-            raise GateError(f"{told}; leave --require-fused out; the engine was not written")
+            problem = f"{facts.library} {facts.version} reported no layers, so fusion cannot be checked"
+            raise GateError(f"{problem}; omit --require-fused; the engine was not written")
         if fused < facts.attention_blocks:
-            told = f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all"
-            remedy = "export with --lowering grouped --attention primitive"
+            problem = f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}"
+            remedy = "expected all; export with --lowering grouped --attention primitive"
             remedy += " or another precision: FP32 attention has no fused kernel" * (facts.precision == "fp32")
-            raise GateError(f"{told}; {remedy}; the engine was not written")
+            raise GateError(f"{problem}; {remedy}; the engine was not written")

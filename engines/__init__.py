@@ -1,1 +1,1 @@
-"""What building and running share about engine files and GPUs."""
+"""Engine files and GPUs, shared by building and running."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
+NO_GPU = "this machine has no NVIDIA GPU with its driver"
 
 _PLACE = re.compile(
     r"^\s*\S+\.(?:cpp|h|cu):\d+:\s*"  # file.cpp:12:
@@ -19,7 +19,7 @@ _PLACE = re.compile(
 
 
 def platform_name() -> str:
-    """Operating system and processor, such as ``"linux-x86_64"``: an engine runs on no other."""
+    """Operating system and processor, such as ``"linux-x86_64"``; engines are bound to it."""
     return f"{platform.system()}-{platform.machine()}".lower()
 
 
@@ -37,7 +37,7 @@ def this_gpu() -> str | None:
 
 
 def make_logger(trt: ModuleType, add: Callable[[str, str], None]) -> Any:
-    """An ``ILogger`` of the library; it must outlive what it is given to."""
+    """``ILogger`` of the library; it must outlive its users."""
 
     class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
@@ -50,5 +50,5 @@ def make_logger(trt: ModuleType, add: Callable[[str, str], None]) -> Any:
 
 
 def without_place(text: str) -> str:
-    """A message without the place in the library's source."""
+    """Message without its position in the library's source."""
     return _PLACE.sub("", text).strip()

@@ -1,4 +1,4 @@
-"""The JSON metadata beside a TensorRT engine in ``engines/``, by which a backend decides whether to load the engine."""
+"""JSON metadata beside a TensorRT engine in ``engines/``; a backend checks it before loading the engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..data.specs import Spec, convert
 
 Library = Literal["tensorrt", "tensorrt-rtx"]
 
-LIBRARIES: tuple[str, ...] = get_args(Library)  # named as the backends are
+LIBRARIES: tuple[str, ...] = get_args(Library)  # also names of backends
 EnginePrecision = Literal["fp16", "bf16", "fp32"]
-PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)  # the first choice first
+PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)  # by preference
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}  # library → its Python module
 
 Shape = tuple[Annotated[int, Meta(gt=0)], ...]
@@ -25,27 +25,27 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]  # input name → smallest, opti
 
 
 class EngineFile(Spec, frozen=True):
-    """The facts about one engine."""
+    """Metadata of one engine."""
 
     library: Library
-    version: str  # it runs with the same version only
+    version: str  # the only version that runs it
     precision: str
     profiles: Annotated[tuple[Profile, ...], Meta(min_length=1)]
     compute_capabilities: tuple[str, ...]  # such as "8.9"
     platform: str  # such as "linux-x86_64"
     onnx: str
-    onnx_sha256: str  # graph_digest, when the engine was built
+    onnx_sha256: str  # graph_digest at build time
     engine_sha256: str
-    version_compatible: bool = False  # the lean runtime of the building version runs it beside later versions
+    version_compatible: bool = False  # runs in the lean runtime of the building version
     hardware_compatibility: str = "none"  # or "ampere+", or "same"
-    stripped: bool = False  # weights are read from the ONNX graph when it is loaded
+    stripped: bool = False  # weights are read from the ONNX graph at load time
     refittable: bool = False
     attention_blocks: int = 0
-    fused: tuple[int, ...] = ()  # attention blocks that became one kernel, in each profile
-    layers: tuple[int, ...] = ()  # that the graph was compiled to, in each profile
+    fused: tuple[int, ...] = ()  # fused attention blocks in each profile
+    layers: tuple[int, ...] = ()  # compiled layers in each profile
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as a JSON object."""
+        """Fields as a JSON object."""
         return {"schema": 1, **asdict(self)}
 
     @classmethod
@@ -57,7 +57,7 @@ class EngineFile(Spec, frozen=True):
 
 
 def graph_digest(bundle: Bundle, graph: str) -> str | None:
-    """Digest of a graph of the bundle, with that of its external data, if it has any; ``None`` without the graph."""
+    """Digest of a graph of the bundle and its external data; ``None`` without the graph."""
     files = bundle.manifest["files"]
     if graph not in files:
         return None
@@ -66,12 +66,12 @@ def graph_digest(bundle: Bundle, graph: str) -> str | None:
 
 
 def engine_path(name: str) -> str:
-    """File of an engine inside a bundle."""
+    """Path of an engine inside a bundle."""
     return f"{ENGINES}/{name}.engine"
 
 
 def metadata_path(name: str) -> str:
-    """File of the facts about an engine inside a bundle."""
+    """Path of an engine's metadata inside a bundle."""
     return f"{ENGINES}/{name}.json"
 
 
@@ -82,6 +82,6 @@ def engine_names(bundle: Bundle) -> list[str]:
 
 
 def read_metadata(bundle: Bundle, name: str) -> EngineFile:
-    """The facts about an engine, after the digest of the file that holds them was checked."""
+    """Metadata of an engine, with the digest of its file checked."""
     metadata = metadata_path(name)
     return EngineFile.from_json(bundle.read_json(metadata), str(bundle.path / metadata))

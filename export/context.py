@@ -18,8 +18,8 @@ class Stream:
 
     name: str
     count: int
-    tokens: int | str = TOKENS  # or 1 once only the first token goes on
-    wide: bool = False  # float32 although the graph's precision is lower
+    tokens: int | str = TOKENS  # 1 once only the first token is used
+    wide: bool = False  # float32 in a graph of lower precision
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Context:
         self.graph = Graph(self.precision)
 
     def is_wide(self, value: str) -> bool:
-        """Whether a value is a float32 island."""
+        """Return True if a value is a float32 island."""
         return self.precision != "fp32" and value in self.islands
 
     def widened(self, x: Stream) -> Stream:
@@ -54,10 +54,10 @@ class Context:
     def shape(self, *dims: int | str) -> str:
         """A shape vector; −1 is the remaining size."""
         arch = self.architecture
-        known = [arch.max_sequence if dim == TOKENS and arch.modality == "image" else dim for dim in dims]
-        if TOKENS not in known:
-            return self.graph.constant(known)
-        parts = [self.tokens() if dim == TOKENS else self.graph.constant([dim]) for dim in known]
+        sizes = [arch.max_sequence if dim == TOKENS and arch.modality == "image" else dim for dim in dims]
+        if TOKENS not in sizes:
+            return self.graph.constant(sizes)
+        parts = [self.tokens() if dim == TOKENS else self.graph.constant([dim]) for dim in sizes]
         return self.graph.node("Concat", parts, f"shape.{'_'.join(map(str, dims))}", axis=0)
 
     def first_token(self, x: Stream) -> Stream:
@@ -82,7 +82,7 @@ class Context:
         return replace(x, name=repeated, count=count)
 
     def mask(self, copies: int, queries: int | str, wide: bool, window: int | None = None) -> str | None:
-        """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, else very low; ``None`` for images."""
+        """Additive mask [copies·B, 1, 1 or queries, T]: 0 for real keys, very low otherwise; ``None`` for images."""
         if self.architecture.modality == "image":
             return None
         graph, suffix = self.graph, ".float32" if wide else ""

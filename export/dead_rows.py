@@ -1,6 +1,6 @@
-"""Dead-row elimination: where only the first token is read, the last layer's other tokens are not computed.
+"""Dead-row elimination: if only the first token is read, the last layer does not compute the other tokens.
 
-Requirements are followed backwards from where that token is chosen, to operators without a rule and values read whole.
+Requirements are followed backwards from the operator that selects the token. They end at operators without a rule.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnx_ir.tape import Tape
 
-MAX_CONSTANT = 64  # numbers of the largest constant that is read
-FAR = 2**31 - 1  # an end of a slice that no axis has
+MAX_CONSTANT = 64  # elements of the largest constant that is read
+FAR = 2**31 - 1  # end of a slice, beyond every axis
 
 
 @dataclass(frozen=True)
 class RequiredRows:
-    """The first ``count`` places of one axis of a value; ``None`` in its place is the whole value."""
+    """The first ``count`` rows along one axis of a value; ``None`` instead means the whole value."""
 
     axis: int
     count: int
 
 
-Needs = list[RequiredRows | None]  # what an operator reads of each input
-Reduced = Mapping[ir.Node, tuple[RequiredRows, Needs]]  # operators with fewer rows: those of outputs and of each input
+Needs = list[RequiredRows | None]  # rows that an operator reads of each input
+Reduced = Mapping[ir.Node, tuple[RequiredRows, Needs]]  # operators that compute fewer rows: of outputs, of inputs
 
 
 def keep_first_rows(model: ir.Model) -> int:
-    """Reduce every value to the rows that are read, and return the number of operators that compute less."""
+    """Reduce every value to the rows that are read; return the number of reduced operators."""
     common.ShapeInferencePass()(model)
     nodes = list(model.graph)
     inner = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
     if any(attribute.type in inner for node in nodes for attribute in node.attributes.values()):
-        return 0  # a graph within may read any value
+        return 0  # a subgraph may read any value
     required, reduced = _required(model.graph, nodes)
     if reduced:
         _rewrite(model.graph, nodes, required, reduced)
@@ -45,14 +45,14 @@ def keep_first_rows(model: ir.Model) -> int:
 
 
 def _required(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[dict[ir.Value, RequiredRows | None], Reduced]:
-    """The rows that are read of each value, and the operators that are to compute less."""
+    """Rows that are read of each value, and the operators to reduce."""
     required: dict[ir.Value, RequiredRows | None] = dict.fromkeys(graph.outputs)
     reduced: dict[ir.Node, tuple[RequiredRows, Needs]] = {}
     for node in reversed(nodes):
-        asked = {required[output] for output in node.outputs if output in required}
-        if not asked:
+        demands = {required[output] for output in node.outputs if output in required}
+        if not demands:
             continue
-        rows = asked.pop() if len(asked) == 1 else None
+        rows = demands.pop() if len(demands) == 1 else None
         if rows is not None and (needs := _needs(node, rows)) is not None:
             reduced[node] = rows, needs
         else:
@@ -68,7 +68,7 @@ def _required(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[dict[ir.Value,
 def _rewrite(
     graph: ir.Graph, nodes: Sequence[ir.Node], required: Mapping[ir.Value, RequiredRows | None], reduced: Reduced
 ) -> None:
-    """Put operators that compute less in front of those that they replace, and have the choosing ones read them."""
+    """Insert reduced operators before those that they replace, and connect the selecting operators to them."""
     fewer: dict[ir.Value, ir.Value] = {}
     for node in nodes:
         if node in reduced:
@@ -84,21 +84,21 @@ def _rewrite(
                     if value not in fewer or required[value] != need:
                         ends = [constant([number]) for number in (0, need.count, need.axis)]
                         inputs[place] = tape.op("Slice", [inputs[place], *ends])
-            if node.op_type in ("Reshape", "Expand"):  # the same shape with another number at the rows' axis
+            if node.op_type in ("Reshape", "Expand"):  # the same shape, with fewer rows
                 others = np.ones(len(_shape(node.outputs[0])), np.int64)
                 here = np.zeros_like(others)
                 others[rows.axis], here[rows.axis] = 0, rows.count
                 inputs[1] = tape.op("Mul", [node.inputs[1], constant(others)])
                 inputs[1] = tape.op("Add", [inputs[1], constant(here)])
-            made = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
-            graph.insert_before(node, [*tape.nodes, made])
-            fewer.update(zip(node.outputs, made.outputs, strict=True))
+            reduced = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
+            graph.insert_before(node, [*tape.nodes, reduced])
+            fewer.update(zip(node.outputs, reduced.outputs, strict=True))
         elif node.inputs and node.inputs[0] in fewer and _chosen(node) is not None:
             node.replace_input_with(0, fewer[node.inputs[0]])
 
 
 def _chosen(node: ir.Node) -> RequiredRows | None:
-    """The rows of its first input that an operator reads because it chooses them, as token 0 of all tokens."""
+    """Rows of the first input that an operator selects, such as token 0 of all tokens."""
     data = node.inputs[0] if node.inputs else None
     if data is None or data.shape is None:
         return None
@@ -114,7 +114,7 @@ def _chosen(node: ir.Node) -> RequiredRows | None:
 
 
 def _needs(node: ir.Node, rows: RequiredRows) -> Needs | None:
-    """What an operator needs of each input for the first rows of its output; ``None`` where that is not known."""
+    """Rows of each input that an operator needs for the first rows of its output; ``None`` if unknown."""
     shapes = [value.shape for value in (*node.inputs, *node.outputs) if value is not None]
     if not node.inputs or node.inputs[0] is None or any(shape is None for shape in shapes):
         return None
@@ -139,13 +139,13 @@ def _shape(value: ir.Value | None) -> list[int | str]:
 
 
 def _has(value: ir.Value, rows: RequiredRows) -> bool:
-    """Whether a value has these rows for certain; there is always a first one."""
+    """Return True if a value certainly has these rows; a first row always exists."""
     size = _shape(value)[rows.axis]
     return rows.count <= (size if isinstance(size, int) else 1)
 
 
 def _whole_numbers(value: ir.Value | None) -> np.ndarray | None:
-    """Constant whole numbers, perhaps cast or reshaped; ``None`` for all else."""
+    """Constant integers, possibly cast or reshaped; ``None`` for other values."""
     if value is None:
         return None
     tensor, node = ir.convenience.get_const_tensor(value), value.producer()
@@ -160,7 +160,7 @@ def _whole_numbers(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _slices(node: ir.Node) -> list[tuple[int, int, int, int]]:
-    """Axis, start, end (at most :data:`FAR`) and step of each axis that a ``Slice`` cuts, where they are constant."""
+    """Axis, start, end (at most :data:`FAR`) and step of each axis that a ``Slice`` cuts, if constant."""
     inputs = [_whole_numbers(value) for value in node.inputs[1:]]
     if len(inputs) < 3 or any(array is None for array in inputs):
         return []
@@ -176,7 +176,7 @@ def _axis(node: ir.Node, usual: int, value: ir.Value | None) -> int:
 
 
 def _axes(node: ir.Node, value: ir.Value | None) -> set[int]:
-    """The constant axes in the second input of an operator; none where they are not constant."""
+    """Constant axes in the second input of an operator; empty if they are not constant."""
     axes = _whole_numbers(node.inputs[1]) if len(node.inputs) > 1 else None
     return set() if axes is None else {int(axis) % len(_shape(value)) for axis in axes.ravel()}
 
@@ -187,11 +187,11 @@ BY_PLACE = frozenset((
     "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
     "Softplus", "Sqrt", "Sub", "Tanh", "Where", "Xor",
 ))  # fmt: skip
-# operators of one output, each of whose places follows from the same place of the inputs, once these are broadcast
+# element-wise operators with one output and broadcast inputs
 
 
 def _broadcast(value: ir.Value | None, rows: RequiredRows, rank: int) -> RequiredRows | None:
-    """Rows of an input that is broadcast to a rank; all of what is the same for every row."""
+    """Rows of an input that is broadcast to a rank; ``None`` if it is the same for every row."""
     if value is None:
         return None
     axis = rows.axis - (rank - len(_shape(value)))
@@ -199,7 +199,7 @@ def _broadcast(value: ir.Value | None, rows: RequiredRows, rank: int) -> Require
 
 
 def _product(node: ir.Node, rows: RequiredRows) -> Needs:
-    """Of [..., rows, K] · [..., K, columns]."""
+    """Rows needed for [..., rows, K] · [..., K, columns]."""
     rank, left, right = (len(_shape(value)) for value in (node.outputs[0], *node.inputs))
     if min(left, right) < 2 or rows.axis == rank - 1:
         return [None, None]
@@ -214,11 +214,11 @@ def _side_by_side(node: ir.Node, rows: RequiredRows) -> Needs:
 
 def _expanded(node: ir.Node, rows: RequiredRows) -> Needs:
     rank = len(_shape(node.outputs[0]))
-    known = _shape(node.inputs[1])[0] == rank  # there may be fewer sizes than axes
-    return [_broadcast(node.inputs[0], rows, rank) if known else None, None]
+    full_rank = _shape(node.inputs[1])[0] == rank  # fewer sizes than axes are possible
+    return [_broadcast(node.inputs[0], rows, rank) if full_rank else None, None]
 
 
-OF_ALL: dict[str, Callable[[ir.Node, RequiredRows], Needs]] = {  # several inputs have the rows
+OF_ALL: dict[str, Callable[[ir.Node, RequiredRows], Needs]] = {  # rows of several inputs
     "MatMul": _product, "Concat": _side_by_side, "GatherElements": _side_by_side, "Expand": _expanded,
 }  # fmt: skip
 
@@ -229,17 +229,17 @@ def _turned(node: ir.Node, axis: int) -> int:
 
 
 def _reshaped(node: ir.Node, axis: int) -> int | None:
-    """The same axis of what is reshaped, if all axes before it, or all behind it, are as they were."""
+    """The same axis before reshaping, if all axes before it, or all behind it, are unchanged."""
     before, after = _shape(node.inputs[0]), _shape(node.outputs[0])
     if axis < len(before) and before[: axis + 1] == after[: axis + 1]:
         return axis
     other, sizes = axis - len(after) + len(before), _whole_numbers(node.inputs[1])
-    copied = sizes is not None and 0 in sizes  # the size of the same place of the input
+    copied = sizes is not None and 0 in sizes  # 0 copies the input's size
     return other if other >= 0 and before[other:] == after[axis:] and not copied else None
 
 
 def _unless(usual: int) -> Callable[[ir.Node, int], int | None]:
-    """Every axis but that of the attribute."""
+    """Every axis except the attribute's."""
     return lambda node, axis: None if _axis(node, usual, node.inputs[0]) == axis else axis
 
 

@@ -1,4 +1,4 @@
-"""The distance head of a finished graph, new or old, always float32: taps of the network → the output ``distance``."""
+"""Distance head of an exported graph, always float32: taps of the network → the output ``distance``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
-LAST = "last_vectors"  # value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read
+LAST = "last_vectors"  # value [M, B, 1 or T, d] of a traced graph: inputs of the members' classifiers
 
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
-    """Give a graph the distance of a bundle, in place of an earlier one."""
+    """Add a bundle's distance to a graph, replacing an earlier one."""
     for entries in (model.graph.node, model.graph.initializer, model.graph.output, model.graph.value_info):
         for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
             entries.remove(entry)
     if density is None:
         return
     graph = Graph()
-    features = _taps(graph, architecture, density.taps)  # [K, B, d], or of tokens [K, B·T, d]
+    features = _taps(graph, architecture, density.taps)  # [K, B, d], or for tokens [K, B·T, d]
     _head(graph, features, density, architecture.every_token)
     graph.add_to(model.graph)
     axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
@@ -34,16 +34,16 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
 
 
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
-    """The vectors that taps name, side by side: [K, B, d] float32, or of tokens [K, B·T, d]."""
+    """Vectors of the taps, concatenated: [K, B, d] float32, or for tokens [K, B·T, d]."""
     if architecture.every_token:
-        made = [_tokens(graph, architecture, tap) for tap in taps]
-        return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
+        vectors = [_tokens(graph, architecture, tap) for tap in taps]
+        return graph.node("Concat", vectors, f"{DISTANCE}.features", axis=0)
     read = [match for match in map(_parts, taps) if match[1]]
-    made, order = [], []
+    vectors, order = [], []
     if read:
-        assert isinstance(architecture, Architecture)  # of traced models taggers alone have taps in the trunk
+        assert isinstance(architecture, Architecture)  # traced models have trunk taps for token classification only
         layers, kinds = sorted({int(match[1]) for match in read}), sorted({match[2] for match in read})
-        made.append(_trunk_rows(graph, architecture, layers, kinds))
+        vectors.append(_trunk_rows(graph, architecture, layers, kinds))
         order += [f"layers.{layer}.{kind}" for layer in layers for kind in kinds]
     for mean in (False, True):
         ends = [tap for tap in taps if _parts(tap)[3] and bool(_parts(tap)[4]) == mean]
@@ -53,9 +53,9 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
             tokens = [graph.node("Gather", tokens, f"{name}.tokens", axis=2)]  # [M, B, d]
             members = _constant(graph, [int(_parts(tap)[3]) for tap in ends])
             chosen = graph.node("Gather", [*tokens, members], f"{name}.members", axis=0)
-            made.append(graph.node("Cast", [chosen], name, to=FLOAT))
+            vectors.append(graph.node("Cast", [chosen], name, to=FLOAT))
             order += ends
-    together = graph.node("Concat", made, f"{DISTANCE}.rows", axis=0)
+    together = graph.node("Concat", vectors, f"{DISTANCE}.rows", axis=0)
     if order == list(taps):
         return together
     places = _constant(graph, [order.index(tap) for tap in taps])
@@ -63,7 +63,7 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
 
 
 def _parts(tap: str) -> re.Match[str]:
-    """Layer, what of it, member, and whether that is the mean."""
+    """Match of a tap's name: layer, kind, member, mean."""
     match = TAP.fullmatch(tap)
     assert match is not None  # checked when the density was read
     return match
@@ -75,7 +75,7 @@ def _output(architecture: AnyArchitecture, layer: int) -> str:
 
 
 def _last(architecture: AnyArchitecture, mean: bool = False) -> str:
-    """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
+    """Value whose first (or only) token the classifier reads; the mean token if ``mean``."""
     if not architecture.is_declared:
         return LAST
     if mean or architecture.token_pooling == "mean":
@@ -85,18 +85,18 @@ def _last(architecture: AnyArchitecture, mean: bool = False) -> str:
 
 def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int], kinds: Sequence[str]) -> str:
     """First token, sum over real tokens (for the mean), or both, of each layer of the trunk: [kinds·layers, B, d]."""
-    weights, made = _token_weights(graph, architecture, kinds), []
-    for layer in layers:  # a layer may run as several streams, all alike
+    weights, layer_rows = _token_weights(graph, architecture, kinds), []
+    for layer in layers:  # a layer may run as several equal streams
         name = f"{DISTANCE}.layers.{layer}"
         stream = graph.node("Gather", [_output(architecture, layer), _constant(graph, 0)], f"{name}.stream", axis=0)
         tokens = graph.node("Cast", [stream], f"{name}.tokens", to=FLOAT)  # [B, T, d]
-        made.append(graph.node("MatMul", [weights, tokens], name))  # [B, kinds, d]
-    rows = graph.node("Concat", made, f"{DISTANCE}.trunk.rows", axis=1)
+        layer_rows.append(graph.node("MatMul", [weights, tokens], name))  # [B, kinds, d]
+    rows = graph.node("Concat", layer_rows, f"{DISTANCE}.trunk.rows", axis=1)
     return graph.node("Transpose", [rows], f"{DISTANCE}.trunk", perm=[1, 0, 2])
 
 
 def _token_weights(graph: Graph, architecture: Architecture, kinds: Sequence[str]) -> str:
-    """How much each token counts in what is read of a layer, [B or 1, kinds, T]."""
+    """Weight of each token in the vectors read from a layer, [B or 1, kinds, T]."""
     first = np.zeros((len(kinds), architecture.max_sequence), np.float32)
     first[[kind == "first" for kind in kinds], 0] = 1
     counted = np.array([[kind == "mean"] for kind in kinds], np.float32)  # [kinds, 1]
@@ -125,7 +125,7 @@ def _tokens(graph: Graph, architecture: AnyArchitecture, tap: str) -> str:
 
 
 def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
-    """Features [K, B, d] → ``distance`` [B]; of tokens [K, B·T, d] → [B, T]."""
+    """Features [K, B, d] → ``distance`` [B]; for tokens [K, B·T, d] → [B, T]."""
 
     def node(operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
         return graph.node(operator, inputs, f"{DISTANCE}.{name}", **attributes)
@@ -157,13 +157,13 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     shift = weight("shift", np.array([(location / (scale * count)).sum()], np.float32))
     weighed = node("Mul", [squared, factor], "weighed")
     total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
-    made = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
+    distance = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
-        graph.node("Reshape", [made, f"{DISTANCE}.shape"], DISTANCE)
+        graph.node("Reshape", [distance, f"{DISTANCE}.shape"], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:
-    """An integer constant under a name of this head's own, so that it goes with the head."""
+    """Integer constant with a name of this head, so that it is removed with the head."""
     array = np.array(values, np.int64)
     name = f"{DISTANCE}.const.{'x'.join(map(str, array.shape))}.{'_'.join(map(str, array.ravel()))}"
     return graph.shared(name, array)

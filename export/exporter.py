@@ -1,4 +1,4 @@
-"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` in it, later calibrated anew."""
+"""Export of a bundle: fused weights → ``model.<precision>.onnx``; later calibrations rewrite the graph."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def exported(
         return _exported_traced(bundle, traced, precision, form)
     lowering, why = choose_lowering(form.lowering, precision)
     if data is not None and precision not in ("fp16", "int8"):
-        raise InputError(f"data was given, but {precision.upper()} needs none (FP16 and INT8 do); leave --data out")
+        raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
     if precision == "int8" and data is None:
-        raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
+        raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
     architecture = bundle.architecture()
     operator, because = choose_attention(form.attention, precision, architecture)
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
@@ -71,7 +71,7 @@ def exported(
     trunk = "fp32" if precision == "int8" else precision
     lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
-    if precision == "int8":  # as many inputs check it as calibrate it
+    if precision == "int8":  # one half calibrates, the other half checks
         inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
         layers = architecture.layers - (1 if architecture.first_token_only else 0)
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
@@ -85,8 +85,8 @@ def exported(
 def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
     """Write the graph of a traced bundle, which has one form."""
     if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
-        told = f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form, fp32"
-        raise InputError(f"{told}; leave precision, lowering, attention and without out (it does without {LACKS})")
+        problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form, fp32"
+        raise InputError(f"{problem}; omit precision, lowering, attention and without (unsupported: {LACKS})")
     from ..models.tracing.members import load_original
     from .traced_graph import traced_graph
 
@@ -100,7 +100,7 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
 
 
 def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
-    """The lowering for a precision, and why."""
+    """Lowering for a precision, and the reason."""
     if precision == "int8" and asked == "grouped":
         raise InputError("INT8 quantises 2-D products, which the grouped lowering does not have; use unrolled")
     if asked != "auto":
@@ -111,7 +111,7 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
 
 
 def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture, precision: Precision) -> Path:
-    """Put a graph, with its distance, into the bundle, in place of an earlier one and its external data."""
+    """Write a graph with its distance into the bundle, replacing an earlier one and its external data."""
     with_distance(model, architecture, Density.of(bundle))
     name = onnx_name(precision)
     try:
@@ -124,7 +124,7 @@ def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture
 
 
 def check_graphs(bundle: Bundle) -> list[str]:
-    """Names of the bundle's graphs, after each was checked, which is meant to come before long work."""
+    """Check the bundle's graphs and return their names; call it before long work."""
     names = [name for name in GRAPHS if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
@@ -139,10 +139,10 @@ def write_recalibrated(
     density: Density | None,
     density_sha256: str | None,
 ) -> None:
-    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
+    """Write the graph ``source`` with a new calibration; large weights stay in the file beside ``source``."""
     model = _read(source)
-    for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
-        temperatures = np.asarray(calibration.temperatures, np.float32)  # one a label for multi-label models
+    for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none for regression
+        temperatures = np.asarray(calibration.temperatures, np.float32)  # one for each label in multi-label models
         values = np.broadcast_to(temperatures, list(divisor.dims))
         divisor.CopyFrom(numpy_helper.from_array(values.copy(), TEMPERATURE))
     with_distance(model, architecture, density)
@@ -155,10 +155,10 @@ def write_recalibrated(
 def _read(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf raises several kinds
+    except Exception as error:  # protobuf raises several types
         raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
     outputs = {output.name for output in model.graph.output}
     ranks = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # a score has no temperature
+    if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # regression has no temperature
         raise BundleError(f"{path} holds no temperature, or no energy; export it again with `hydrant export`")
     return model

@@ -1,6 +1,6 @@
-"""The fused model as the rewrites and lowerings read it: plain arrays, true head counts, no padding.
+"""Fused model for rewrites and lowerings: plain arrays, true head counts, no padding.
 
-Weights have G groups, 1 or M; activations have S streams, 1 as long as those of all members are equal.
+Weights have G groups, 1 or M. Activations have S streams: 1 while all members' activations are equal, then M.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Weights = Mapping[str, np.ndarray]
 
 
 class Part:
-    """Arrays [G, …] and parts of such, each of which may have one group or M, or be ``None``."""
+    """Arrays [G, …] and nested parts, each with one group, M groups, or ``None``."""
 
     @property
     def groups(self) -> int:
-        """G: the most groups of an array."""
+        """G: the largest number of groups of an array."""
         parts = [part for part in vars(self).values() if part is not None]
         return max((part.groups if isinstance(part, Part) else len(part) for part in parts), default=1)
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """The same with every array changed."""
+        """Apply ``change`` to every array."""
         parts = {name: part for name, part in vars(self).items() if part is not None}
         changed = {name: part.each(change) if isinstance(part, Part) else change(part) for name, part in parts.items()}
         return type(self)(**{**vars(self), **changed})
@@ -47,7 +47,7 @@ class LowRank(Part):
 
 @dataclass(frozen=True)
 class Linear(Part):
-    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out]."""
+    """``x @ weight[g] + bias[g]``, plus a low-rank update: weight [G, in, out], bias [G, 1, out]."""
 
     weight: np.ndarray
     bias: np.ndarray | None
@@ -56,7 +56,7 @@ class Linear(Part):
 
 @dataclass(frozen=True)
 class Norm(Part):
-    """LayerNorm with weight [G, 1, d] and bias [G, 1, d]; ``None`` stands for 1 and 0."""
+    """LayerNorm with weight [G, 1, d] and bias [G, 1, d]; ``None`` means 1 and 0."""
 
     weight: np.ndarray | None
     bias: np.ndarray | None
@@ -87,13 +87,13 @@ class Attention:
     heads: tuple[Heads, ...]
     output: tuple[np.ndarray, ...]
     output_bias: np.ndarray | None  # [G, 1, d]
-    scale: float  # of the scores, 1/√d_h unless it was folded
-    routes: tuple[tuple[int, ...], ...] | None = None  # each member's heads of the one group, where members differ
-    pooled: bool = False  # only the first token has a query
-    absorbed: bool = False  # no token's key or value is computed (``rewrites.absorb_keys``)
-    output_update: LowRank | None = None  # of the one output projection
+    scale: float  # scale of the scores, 1/√d_h unless folded
+    routes: tuple[tuple[int, ...], ...] | None = None  # heads of each member within the one group
+    pooled: bool = False  # query for the first token only
+    absorbed: bool = False  # no keys and values are computed (``rewrites.absorb_keys``)
+    output_update: LowRank | None = None  # update of the one output projection
     rotary: float | None = None  # θ of the rotary positions
-    window: int | None = None  # how many tokens away it reaches, to either side
+    window: int | None = None  # reach in tokens, to either side
 
     @property
     def groups(self) -> int:
@@ -104,7 +104,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer layer; ``attention_norm`` may be missing, and ``up`` gives twice as much for a gate."""
+    """Transformer layer; ``attention_norm`` may be missing, and ``up`` is twice as wide with a gate."""
 
     attention_norm: Norm | None
     attention: Attention
@@ -115,7 +115,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A fused classifier: embedding tables by canonical name, each [G, …], and what a family may lack is ``None``."""
+    """Fused classifier: embedding tables by canonical name, each [G, …]; optional parts are ``None``."""
 
     architecture: Architecture
     members: int
@@ -128,7 +128,7 @@ class Blocks:
     pooler_norm: Norm | None = None
 
     def streams(self) -> list[int]:
-        """S at the input of each layer, and at last behind the last one: L + 1 numbers."""
+        """S at the input of each layer and behind the last: L + 1 numbers."""
         counts = [max(*map(len, self.embeddings.values()), self.embedding_norm.groups if self.embedding_norm else 1)]
         for layer in self.layers:
             parts = (layer.attention_norm, layer.attention, layer.mlp_norm, layer.up, layer.down)
@@ -137,7 +137,7 @@ class Blocks:
 
 
 def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) -> Blocks:
-    """Bring a bundle's fused tensors into blocks; the padding of unequal head counts is left out."""
+    """Convert a bundle's fused tensors to blocks, without the padding of unequal head counts."""
     names = [name for name in weights if name.startswith("embeddings.") and not name.startswith("embeddings.norm.")]
     return Blocks(
         architecture=architecture,

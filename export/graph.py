@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs: nodes, constants and names, in the order they are asked for."""
+"""Small writer of ONNX graphs: nodes, constants and names, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KINDS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorP
 
 
 class Graph:
-    """Nodes and initializers by name, a node added twice once; numbers are in its precision, or wide float32."""
+    """Nodes and initializers by name, in the graph's precision or float32."""
 
     def __init__(self, precision: str = "fp32") -> None:
-        self.kind: int = KINDS[precision]  # element type of what is stored just now
+        self.kind: int = KINDS[precision]  # current element type
         self._nodes: dict[str, onnx.NodeProto] = {}
         self._initializers: dict[str, onnx.TensorProto] = {}
 
@@ -32,7 +32,7 @@ class Graph:
 
     @contextmanager
     def wide(self, wanted: bool = True) -> Iterator[None]:
-        """Store what is added inside in float32."""
+        """Store numbers added inside the block in float32."""
         before = self.kind
         self.kind = FLOAT if wanted else before
         try:
@@ -52,7 +52,7 @@ class Graph:
         return list(outputs)
 
     def cast(self, x: str, name: str) -> str:
-        """``x`` in the type in which weights are stored just now."""
+        """Cast ``x`` to the current element type."""
         return self.node("Cast", [x], name, to=self.kind)
 
     def weight(self, name: str, values: np.ndarray) -> str:
@@ -61,34 +61,34 @@ class Graph:
             with np.errstate(over="ignore"):
                 narrow = values.astype(self._dtype)
             if not np.isfinite(narrow.astype(np.float32)).all():
-                told = f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {self._dtype}"
-                raise InputError(f"{told}; export in {'BF16 or ' * (self.kind == KINDS['fp16'])}FP32")
+                problem = f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {self._dtype}"
+                raise InputError(f"{problem}; export in {'BF16 or ' * (self.kind == KINDS['fp16'])}FP32")
             values = narrow
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
 
     def constant(self, values: Any, dtype: type = np.int64) -> str:
-        """A small shared constant, stored once for each distinct value; integers, or float32."""
+        """Small constant, stored once for each distinct value; integers or float32."""
         array: np.ndarray = np.asarray(values, dtype)
         name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{'_'.join(map(str, array.ravel()))}"
         return self.shared(name, array)
 
     def number(self, value: float) -> str:
-        """A shared floating-point scalar in the type in which weights are stored just now."""
+        """Shared floating-point scalar of the current element type."""
         return self.constant(value, self._dtype)
 
     def ones(self, width: int) -> str:
-        """A shared vector of ones in that type."""
+        """Shared vector of ones of the current element type."""
         return self.shared(f"const.ones.{self._dtype}.{width}", np.ones(width, self._dtype))
 
     def shared(self, name: str, array: np.ndarray) -> str:
-        """A constant as it is, stored once under its name however often it is asked for."""
+        """Constant of any type, stored once under its name."""
         if name not in self._initializers:
             self._initializers[name] = numpy_helper.from_array(array, name)
         return name
 
     def add_to(self, graph: onnx.GraphProto) -> None:
-        """Add the nodes and initializers to a graph that exists."""
+        """Add the nodes and initializers to an existing graph."""
         graph.node.extend(self._nodes.values())
         graph.initializer.extend(self._initializers.values())
 
@@ -100,7 +100,7 @@ class Graph:
         metadata: Mapping[str, str],
         opset: int,
     ) -> onnx.ModelProto:
-        """The finished model; inputs and outputs are name → (element type, shape), a string a dynamic axis."""
+        """Finished model; inputs and outputs are name → (element type, shape); a string is a dynamic axis."""
         reads, gives = (
             [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in values.items()]
             for values in (inputs, outputs)

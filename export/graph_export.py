@@ -1,4 +1,4 @@
-"""The verb ``export``: light to import, as its help is shown without ONNX."""
+"""The verb ``export``, importable without ONNX for its help."""
 
 from __future__ import annotations
 
@@ -46,30 +46,29 @@ def export(
     tokenizer: bool = False,
     progress: Progress = no_progress,
 ) -> Export:
-    """Write the bundle's ONNX graph into the bundle and tell how it was made.
+    """Write the bundle's ONNX graph into the bundle and return a report.
 
     Inputs, outputs and metadata are described in docs/reference/graph.md. The graph has passed
     ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
     when exported again.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        bundle: bundle folder, written by `hydrant fuse`. In Python also an open ``Bundle``.
         precision: precision of weights and activations.
         form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
-        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
-            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
-            Python also what ``data.examples.read_examples`` takes.
-        reading: columns and number (256) of these inputs.
-        seed: of the draw, of the synthetic inputs, or of the texts that tokenizers are compared on.
-        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, with which the C++ runner reads texts; refused
-            where its ids, or of a model that tags tokens its words, differ from the tokenizer's on a text of a fuzzed
-            corpus.
+        data: inputs to measure activations for fp16 (default synthetic) and to calibrate and check int8
+            (required): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
+            Python also any input of ``data.examples.read_examples``.
+        reading: columns of these inputs, and their number (default 256).
+        seed: random seed for sampling, synthetic inputs and tokenizer test texts.
+        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, for texts in the C++ runner. Fails if its ids
+            (for token classification also its words) differ from the tokenizer's on a fuzzed text.
         progress: display.
 
     Raises:
-        InputError: an unknown option or unusable data, or FP16 cannot hold the activations.
-        GateError: INT8 differs from FP32 by more than its gates allow; nothing is written.
-        MissingExtraError: onnx is not installed, or for FP16 and INT8 onnxruntime.
+        InputError: unknown option, unusable data, or activations beyond FP16's range.
+        GateError: INT8 fails a gate against FP32; nothing is written.
+        MissingExtraError: onnx is missing; for FP16 and INT8 also onnxruntime.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
     require("onnx", "fuse", "export a graph")
@@ -81,7 +80,7 @@ def export(
 
     opened = resolve(bundle)
     unchanged = [name for name in opened.manifest["files"] if name.startswith(f"{PROCESSOR}/")]
-    content, told = made_tokenizer(opened, seed)  # refused before anything is written
-    made = exported(opened, precision, form, data, reading, seed, progress)
+    content, tokenizer_export = made_tokenizer(opened, seed)  # fails before anything is written
+    report = exported(opened, precision, form, data, reading, seed, progress)
     opened.add({TOKENIZER_GRAPH: content}, unchanged=unchanged)
-    return replace(made, tokenizer=told)
+    return replace(report, tokenizer=tokenizer_export)

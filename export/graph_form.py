@@ -1,4 +1,4 @@
-"""The form of an exported graph, and the report of an export."""
+"""Form of an exported graph, and report of an export."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class GraphForm:
     """The form of an ONNX graph; every form computes the same.
 
     Attributes:
-        lowering: how the members are written down: one product for each (unrolled, for CPUs), batched products
-            (grouped, for GPUs), or what suits the precision (auto: unrolled for fp32 and int8, grouped for fp16 and
+        lowering: layout of the members: one product for each (unrolled, for CPUs), batched products
+            (grouped, for GPUs), or auto (unrolled for fp32 and int8, grouped for fp16 and
             bf16).
-        attention: operators of attention: MatMul-Softmax-MatMul (primitive), the Attention operator of opset 23 (onnx),
-            or what suits the precision (auto).
-        member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes], or
+        attention: operators of attention: MatMul-Softmax-MatMul (primitive), Attention of opset 23 (onnx),
+            or auto, chosen by precision.
+        member_outputs: also return each member's probabilities, ``member_probabilities`` [batch, members, classes], or
             scores, ``member_scores`` [batch, members].
-        without: exact rewrite to leave out, by the name under which an export tells it; may be repeated.
+        without: name of an exact rewrite to skip; may be repeated.
     """
 
     lowering: Lowering = "auto"
@@ -49,16 +49,16 @@ class GraphForm:
 
 @dataclass(frozen=True)
 class Export:
-    """What an export wrote, and how."""
+    """Report of an export."""
 
     path: Path
     precision: str
     lowering: str
     attention: str
-    reasons: dict[str, str]  # why these were chosen, and which rewrites do not hold for the model
+    reasons: dict[str, str]  # reasons for these choices, and inapplicable rewrites
     changes: list[Change]
-    islands: Islands | None  # of a half-precision graph
-    quantised: Quantised | None  # of an INT8 graph
+    islands: Islands | None  # half precision only
+    quantised: Quantised | None  # INT8 only
     tokenizer: TokenizerExport | None = None
 
     def to_json(self) -> dict[str, Any]:

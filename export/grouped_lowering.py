@@ -1,6 +1,6 @@
-"""The grouped lowering, for GPUs: batched weights with a member axis, query, key and value in one product.
+"""Grouped lowering, for GPUs: batched weights with a member axis; one product for query, key and value.
 
-Members that keep fewer heads than the fullest one are padded with heads whose weights are zero.
+Members with fewer heads are padded with heads of zero weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
 def _projected(
     context: Context, name: str, part: Attention, kinds: tuple[str, ...], x: Stream, slots: int
 ) -> list[str]:
-    """Query, key or value of all members by one product: each [N·B, slots, T, d_h]."""
+    """Query, key and value of all members in one product: each [N·B, slots, T, d_h]."""
     graph, width = context.graph, context.architecture.head_width
     projections: list[list[Linear]] = [[getattr(heads, kind) for kind in kinds] for heads in part.heads]
     inner = slots * width
@@ -92,8 +92,8 @@ def _product(context: Context, name: str, part: Linear, x: str, output: str = ""
         product = graph.node("Add", [product, added], output if bias is None else f"{name}.updated")
     if bias is None:
         return product
-    kept = graph.weight(f"{name}.bias", bias.reshape(-1) if len(bias) == 1 else bias)
-    return graph.node("Add", [product, kept], output)
+    stored_bias = graph.weight(f"{name}.bias", bias.reshape(-1) if len(bias) == 1 else bias)
+    return graph.node("Add", [product, stored_bias], output)
 
 
 def _matmul(context: Context, stored: str, weight: np.ndarray, x: str, output: str) -> str:
@@ -103,7 +103,7 @@ def _matmul(context: Context, stored: str, weight: np.ndarray, x: str, output: s
 
 
 def _stacked_update(projections: list[Linear], inner: int) -> LowRank | None:
-    """Updates of projections that stand side by side as one: down [G, d, Σr], up [G, Σr, kinds·slots·d_h]."""
+    """Updates of concatenated projections as one: down [G, d, Σr], up [G, Σr, kinds·slots·d_h]."""
     updates = [(index, p.update) for index, p in enumerate(projections) if p.update is not None]
     if not updates:
         return None

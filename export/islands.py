@@ -1,4 +1,4 @@
-"""Which values of a half-precision graph stay float32, decided from activations measured in float32."""
+"""Choice of the values that stay float32 in a half-precision graph, from activations measured in float32."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .fused_blocks import Blocks
 from .lowering import PROJECTION, Form, first_sum, lower
 from .onnx_file import open_graph
 
-RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: a larger sum loses the small activations beside it
-SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for scores, of which the exponential is taken
-LARGEST = 65504.0  # of FP16
-HEADROOM = 4.0  # other inputs may exceed measured maxima so many times
+RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: larger sums lose small activations
+SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for the softmax
+LARGEST = 65504.0  # largest number in FP16
+HEADROOM = 4.0  # factor by which other inputs may exceed measured maxima
 
 
 @dataclass(frozen=True)
 class Islands:
-    """Values that stay float32 although the trunk is in half precision, each with the reason."""
+    """Values that stay float32 in a half-precision graph, each with the reason."""
 
     values: frozenset[str]
     reasons: dict[str, str]
-    source: str  # what the activations were measured on, in words
-    largest: dict[str, float] = field(default_factory=dict)  # magnitude that was measured
+    source: str  # description of the inputs measured
+    largest: dict[str, float] = field(default_factory=dict)  # measured magnitudes
 
 
 def choose_islands(
@@ -37,7 +37,7 @@ def choose_islands(
     source: str = "",
     progress: Progress = no_progress,
 ) -> Islands:
-    """Which values are float32: in BF16 all sums, which need no measuring; in FP16 what is too large or might be."""
+    """Choose float32 values: in BF16 all residual sums, without measuring; in FP16 values near its limit."""
     sums = residuals(blocks)
     if precision == "bf16":
         reasons = dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa")
@@ -53,20 +53,20 @@ def choose_islands(
         elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
             reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
         elif value > overflow and name not in sums:
-            told = f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST:g}"
-            raise InputError(f"{told}; export in BF16 or FP32")
+            problem = f"{name} reaches {value:.3g} on {source}, too close to FP16's limit of {LARGEST:g}"
+            raise InputError(f"{problem}; export in BF16 or FP32")
     return Islands(frozenset(reasons), reasons, source, largest)
 
 
 def residuals(blocks: Blocks) -> list[str]:
-    """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
+    """Names of the residual sums: embeddings, and behind attention and MLP."""
     suffixes = (".attention.residual", "" if blocks.architecture.pre_norm else ".mlp.residual")
     names = [f"layers.{index}{suffix}" for index in range(len(blocks.layers)) for suffix in suffixes]
     return [first_sum(blocks.architecture), *names]
 
 
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """Largest magnitude of every value that may become an island, on ONNX Runtime in float32."""
+    """Largest magnitude of every candidate value, in float32 on ONNX Runtime."""
     names = residuals(blocks)
     names += [PROJECTION] if blocks.architecture.embedding_width else []
     for index in range(len(blocks.layers)):

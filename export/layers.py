@@ -1,4 +1,4 @@
-"""A fused transformer layer in ONNX, whatever the lowering of its linear maps and attention."""
+"""Fused transformer layer in ONNX, for any lowering of linear maps and attention."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .context import Context, Stream
 from .fused_blocks import Attention, Layer, Linear, Norm
 from .graph import FLOAT
 
-MEAN_TOKEN = "mean_token"  # the mean of all patches or real tokens, where the classifier reads it
+MEAN_TOKEN = "mean_token"  # mean of all patches or real tokens, if the classifier reads it
 
 
 class Lowering(Protocol):
-    """How linear maps and attention of several groups are written (``grouped`` or ``unrolled``)."""
+    """Writer of linear maps and attention of several groups (``grouped`` or ``unrolled``)."""
 
     def linear(self, context: Context, name: str, part: Linear, x: Stream) -> Stream:
         """[S, B, T, in] → [max(S, G), B, T, out]."""
@@ -27,7 +27,7 @@ class Lowering(Protocol):
 def layer(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream) -> Stream:
     """One transformer layer: [S, B, T, d] → [max(S, G), B, T or 1, d]."""
 
-    def kept(value: Stream) -> Stream:
+    def first_if_last(value: Stream) -> Stream:
         return context.first_token(value) if part.attention.pooled else value
 
     def norm(which: str, affine: Norm | None, value: Stream) -> Stream:
@@ -36,12 +36,12 @@ def layer(context: Context, lowering: Lowering, name: str, part: Layer, x: Strea
     if context.architecture.pre_norm:
         normed = context.narrowed(norm("attention_norm", part.attention_norm, x))
         attended = lowering.attention(context, f"{name}.attention", part.attention, normed)
-        x = _sum(context, kept(x), attended, f"{name}.attention.residual")
+        x = _sum(context, first_if_last(x), attended, f"{name}.attention.residual")
         normed = context.narrowed(norm("mlp_norm", part.mlp_norm, x))
         return _sum(context, x, mlp(context, lowering, name, part, normed), name)
     narrow = context.narrowed(x)
     attended = lowering.attention(context, f"{name}.attention", part.attention, narrow)
-    x = _sum(context, kept(narrow), attended, f"{name}.attention.residual")
+    x = _sum(context, first_if_last(narrow), attended, f"{name}.attention.residual")
     x = context.narrowed(norm("attention_norm", part.attention_norm, x))
     x = _sum(context, x, mlp(context, lowering, name, part, x), f"{name}.mlp.residual")
     return context.narrowed(norm("mlp_norm", part.mlp_norm, x))
@@ -56,7 +56,7 @@ def attend(
         query = query if queries == 1 else context.turned(f"{name}.query", query, part.rotary)
         key = context.turned(f"{name}.key", key, part.rotary)
     wide = context.is_wide(f"{name}.scores")
-    # TensorRT-RTX builds no Attention of one query at dynamic batch; its scores cannot be float32 alone
+    # TensorRT-RTX cannot build Attention of one query at dynamic batch, and its scores cannot be float32 alone
     if context.operator == "onnx" and queries != 1 and not wide:
         mask = context.mask(copies, queries, False, part.window)
         inputs = [query, key, value] if mask is None else [query, key, value, mask]
@@ -78,7 +78,7 @@ def attend(
 
 
 def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
-    """LayerNorm of [S, B, T, d], with one affine map per group; in float32 when ``x`` is."""
+    """LayerNorm of [S, B, T, d], with one affine map per group; float32 if ``x`` is."""
     graph, eps = context.graph, context.architecture.norm_eps
     width = context.architecture.width if norm.weight is None else norm.weight.shape[-1]
     with graph.wide(x.wide):
@@ -97,7 +97,7 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
 
 
 def pooled_tokens(context: Context, x: Stream) -> Stream:
-    """The mean of all patches or real tokens, perhaps beside the first: [S, B, T, d] → [S, B, 1, d or 2·d]."""
+    """Mean of all patches or real tokens, optionally beside the first: [S, B, T, d] → [S, B, 1, d or 2·d]."""
     if context.architecture.modality == "text":
         return replace(x, name=_mean_of_real(context, x), tokens=1)
     graph, prefix, patches = context.graph, context.architecture.prefix_tokens, x.name
@@ -112,7 +112,7 @@ def pooled_tokens(context: Context, x: Stream) -> Stream:
 
 
 def _mean_of_real(context: Context, x: Stream) -> str:
-    """Sum over real tokens ÷ their number, 1 at least, in float32: [S, B, 1, d]."""
+    """Mean over real tokens, in float32: [S, B, 1, d]."""
     graph = context.graph
     real = graph.node("Cast", ["attention_mask"], f"{MEAN_TOKEN}.real", to=FLOAT)
     real = graph.node("Unsqueeze", [real, graph.constant([2])], f"{MEAN_TOKEN}.rows")  # [B, T, 1]
@@ -124,7 +124,7 @@ def _mean_of_real(context: Context, x: Stream) -> str:
 
 
 def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream) -> Stream:
-    """The two-layer MLP, perhaps with a gate: [S, B, T, d] → [max(S, G), B, T, d]; float32 where it is an island."""
+    """Two-layer MLP, optionally with a gate: [S, B, T, d] → [max(S, G), B, T, d]; float32 for islands."""
     wide, kind = context.is_wide(f"{name}.mlp.down"), context.architecture.activation
     hidden = lowering.linear(context, f"{name}.mlp.up", part.up, x)
     if context.architecture.gated_mlp:
@@ -137,7 +137,7 @@ def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream)
 
 
 def _gated(context: Context, kind: str, x: Stream, name: str) -> Stream:
-    """activation(a) · b of the halves [a, b]: [S, B, T, 2·n] → [S, B, T, n]; float32 where it is an island."""
+    """activation(a) · b of the halves [a, b]: [S, B, T, 2·n] → [S, B, T, n]; float32 for islands."""
     own = f"{name}.mlp.gated"
     x = context.widened(x) if context.is_wide(own) else x
     with context.graph.wide(x.wide):
@@ -159,7 +159,7 @@ def activation(context: Context, kind: str, x: str, name: str) -> str:
 
 
 def _sum(context: Context, x: Stream, added: Stream, name: str) -> Stream:
-    """The residual sum; float32 where it is an island or a term already is."""
+    """Residual sum; float32 for islands and float32 terms."""
     if x.wide or added.wide or context.is_wide(name):
         x, added = context.widened(x), context.widened(added)
     out = context.graph.node("Add", [x.name, added.name], name)

@@ -1,4 +1,4 @@
-"""A fused model → ONNX, in a lowering and precision: embeddings, layers, classifier and the task's head."""
+"""Fused model → ONNX, in a lowering and precision: embeddings, layers, classifier and the task's head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .graph import FLOAT, INT64
 from .layers import Lowering, affine_norm, layer, pooled_tokens
 from .task_heads import task_head, task_outputs
 
-LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}  # for GPUs, for CPUs
+LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}  # GPUs, CPUs
 PROJECTION = "embeddings.projection"  # the linear map from narrower tables to the width d
 
 
@@ -25,19 +25,19 @@ class Form:
     """The form of a graph."""
 
     lowering: str = "unrolled"  # or "grouped"
-    operator: str = "primitive"  # of attention, or "onnx"
-    precision: str = "fp32"  # of the trunk
-    islands: frozenset[str] = frozenset()  # values computed in float32 whatever the precision
+    operator: str = "primitive"  # operator of attention, or "onnx"
+    precision: str = "fp32"  # precision of the layers
+    islands: frozenset[str] = frozenset()  # values always in float32
     member_outputs: bool = False
 
     @property
     def opset(self) -> int:
-        """20 has LayerNormalization and Gelu as single operators, 22 bfloat16 throughout, 23 Attention."""
+        """Opset: 20 adds LayerNormalization and Gelu, 22 bfloat16, 23 Attention."""
         return 23 if self.operator == "onnx" else 22 if self.precision == "bf16" else 20
 
 
 def choose_attention(asked: str, precision: str, architecture: Architecture) -> tuple[str, str]:
-    """The operator of attention, ``"primitive"`` or ``"onnx"``, and why."""
+    """Operator of attention, ``"primitive"`` or ``"onnx"``, and the reason."""
     width, half = architecture.head_width, precision in ("fp16", "bf16")
     fuses = half and 16 <= width <= 256
     if asked == "onnx" and fuses:
@@ -60,7 +60,7 @@ def choose_attention(asked: str, precision: str, architecture: Architecture) -> 
 def lower(
     blocks: Blocks, temperature: float | Sequence[float], metadata: Mapping[str, str], form: Form
 ) -> onnx.ModelProto:
-    """The graph of a fused ensemble, with dynamic batch (and sequence); the same arguments give the same bytes."""
+    """Graph of a fused ensemble, with dynamic batch (and sequence), byte-identical for equal arguments."""
     architecture, members = blocks.architecture, blocks.members
     context = Context(architecture, form.precision, form.islands, form.operator)
     lowering = LOWERINGS[form.lowering]
@@ -76,7 +76,7 @@ def lower(
 
 
 def first_sum(architecture: Architecture) -> str:
-    """Name of the value that the stream begins with, before any LayerNorm; for words alone no sum."""
+    """Name of the first value of the stream, before any LayerNorm; with word embeddings alone not a sum."""
     if architecture.modality == "image":
         return "embeddings"
     return "embeddings.word.rows" if architecture.rotary and not architecture.token_types else "embeddings.sum"
@@ -153,7 +153,7 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     ends = [graph.constant([streams]), batch, graph.constant([arch.prefix_tokens, width])]
     shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)
     spread = graph.node("Expand", [graph.weight("embeddings.prefix", tokens), shape], "embeddings.prefix.batch")
-    if streams > max(groups, len(position)):  # only the prefix differs between members
+    if streams > max(groups, len(position)):  # only the prefix differs across members
         shape = graph.node("Concat", [*ends[:2], graph.constant([1, 1])], "embeddings.placed.shape", axis=0)
         x = graph.node("Expand", [x, shape], "embeddings.placed.streams")
     return graph.node("Concat", [spread, x], "embeddings", axis=2)
@@ -166,7 +166,7 @@ def _lookup(context: Context, blocks: Blocks, name: str, indices: str) -> str:
 
 
 def _positions(context: Context, blocks: Blocks) -> str:
-    """Position rows [G, 1 or B, T, d]; RoBERTa counts from its padding id and skips padding tokens."""
+    """Position rows [G, 1 or B, T, d]; RoBERTa counts from its padding id and skips padding."""
     graph, padding = context.graph, context.architecture.position_padding
     if padding is None:
         table = graph.weight("embeddings.position", blocks.embeddings["embeddings.position"])
@@ -182,7 +182,7 @@ def _positions(context: Context, blocks: Blocks) -> str:
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:
-    """[S, B, T, d] → logits [S, B, C], or of tokens [S, B, T, C], in float32: what decides everything."""
+    """[S, B, T, d] → logits [S, B, C], or for tokens [S, B, T, C], always in float32."""
     graph, first_only, every = context.graph, context.architecture.first_token_only, context.architecture.every_token
     last = context.widened(context.first_token(x) if first_only else x)
     with graph.wide():
@@ -203,7 +203,7 @@ def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -
 
 
 def _pooled(context: Context, x: str) -> str:
-    """The function of the dense layer before the classifier: [S, B, 1 or T, P] → the same."""
+    """Activation of the dense layer before the classifier, [S, B, 1 or T, P]."""
     graph, pooling = context.graph, context.architecture.pooling
     if pooling == "unit":
         norm = graph.node("ReduceL2", [x, graph.constant([-1])], "pooled.norm", keepdims=1)

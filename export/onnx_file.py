@@ -1,4 +1,4 @@
-"""Between a bundle and its ONNX files: reading the weights, telling the facts, writing the graph."""
+"""Reading a bundle's weights for export, and writing its ONNX graphs with metadata."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..errors import require
 from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
-EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a file beside the graph: protobuf ends at 2 GiB
+EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a separate file: protobuf's limit is 2 GiB
 
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
-    """The bundle's weights as blocks, after they were checked against its plan and labels."""
+    """The bundle's weights as blocks, checked against its plan and labels."""
     weights: dict[str, Any] = load_file(bundle.file(WEIGHTS))
     plan, shapes = bundle.plan(), {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
@@ -31,7 +31,7 @@ def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
 
 
 def metadata(bundle: Bundle, architecture: AnyArchitecture) -> dict[str, str]:
-    """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
+    """``metadata_props`` of the graph, for runtimes without Python."""
     processor, task = bundle.processor(), architecture.task
     return {
         "hydrant.schema": "1",
@@ -48,7 +48,7 @@ def metadata(bundle: Bundle, architecture: AnyArchitecture) -> dict[str, str]:
 
 
 def calibration_metadata(calibration: Calibration, density: str | None) -> dict[str, str]:
-    """The part of ``metadata_props`` that calibration decides; ``density`` is the SHA-256 of its file."""
+    """Calibrated part of ``metadata_props``; ``density`` is the SHA-256 of its file."""
     facts = calibration.to_json()
     return {
         "hydrant.temperature": repr(calibration.temperature),
@@ -61,14 +61,14 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
 
 
 def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
-    """Write a model, with its weights in a file beside it when they are large, and check it: name → file."""
+    """Write and check a model, with large weights in a file beside it: name → file."""
     save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
     return {file.name: file for file in sorted(path.parent.iterdir())}
 
 
 def is_large(model: onnx.ModelProto) -> bool:
-    """Whether weights go to a file of their own; protobuf cannot report the size of what it cannot hold."""
+    """Return True if weights need a separate file; protobuf cannot report sizes beyond its limit."""
     return sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_DATA_BYTES
 
 
@@ -77,7 +77,7 @@ def save(model: onnx.ModelProto, path: Path) -> None:
     if not is_large(model):
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
-    copy = onnx.ModelProto()  # writing external data takes the weights out of the model
+    copy = onnx.ModelProto()  # writing external data removes the weights from the model
     copy.CopyFrom(model)
     onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 

@@ -1,8 +1,8 @@
-"""Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around the large products of an unrolled graph.
+"""Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around large products of an unrolled graph.
 
-Activations are unsigned 8-bit with a scale for each tensor, fixed by calibration; weights are signed 8-bit with one for
-each column. Inputs are first divided, and weights multiplied, by a factor for each channel (SmoothQuant, Xiao et al.
-2023). Attention and a layer of a single token stay float32, and further products until the gates pass.
+Activations are unsigned 8-bit, with a calibrated scale for each tensor; weights are signed 8-bit, with a scale for
+each column. Inputs are divided, and weights multiplied, by a factor for each channel (SmoothQuant, Xiao et al.
+2023). Attention and single-token layers stay float32, and so do further products until the gates pass.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..progress import Progress, no_progress
 from ..tasks import task_of_graph
 from .onnx_file import open_graph
 
-ALPHA = 0.8  # share of the difficulty that moves to the weights; 0.5 to 0.9 were compared on a real checkpoint
-FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the layers' parts that are left in float32, tried in turn
-LEAST_CHECKED = 32  # inputs, for gates to be meaningful
-BATCH = 8  # inputs, with one another's padding
+ALPHA = 0.8  # share of the range moved to the weights; best of 0.5 to 0.9 on a real checkpoint
+FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the layers' parts in float32, tried in turn
+LEAST_CHECKED = 32  # inputs for meaningful gates
+BATCH = 8  # inputs padded together
 
 Batch = Mapping[str, np.ndarray]
 Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
-    """The products with a 2-D weight in the first layers: in those that run on every token."""
+    """Products with a 2-D weight in the layers that run on every token."""
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     inner = tuple(f"layers.{index}." for index in range(layers))
     linear = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
@@ -41,9 +41,9 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to: attention.input, attention.output, mlp.up or mlp.down."""
+    """Part of a layer that contains a product: attention.input, attention.output, mlp.up or mlp.down."""
     pieces = product.split(".")[:4]
-    if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives
+    if pieces[2:] == ["attention"]:  # an output projection without a bias is named after attention
         return f"{product}.output"
     if pieces[2] == "attention" and pieces[3] != "output":
         pieces[3] = "input"
@@ -51,7 +51,7 @@ def part_of(product: str) -> str:
 
 
 def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: Iterable[Batch]) -> Seen:
-    """What the products of an unrolled float32 graph read on batches without padding, which would widen the ranges."""
+    """Ranges of the products' inputs in an unrolled float32 graph, on batches without padding."""
     inputs = list(dict.fromkeys(node.input[0] for node in nodes))
     probed = onnx.ModelProto()
     probed.CopyFrom(model)
@@ -71,7 +71,7 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
 def quantise(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str]
 ) -> onnx.ModelProto:
-    """The model with its products in INT8, but for those named in ``leave``."""
+    """Model with its products in INT8, except those named in ``leave``."""
     chosen = [node for node in nodes if part_of(node.name) not in leave]
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -79,19 +79,19 @@ def quantise(
     stored = {tensor.name: tensor for tensor in graph.initializer}
     weights = {node.input[1]: numpy_helper.to_array(stored[node.input[1]]) for node in chosen}
     factors = smoothing(chosen, weights, seen)
-    made: list[onnx.NodeProto] = []
+    nodes_int8: list[onnx.NodeProto] = []
     ready: set[str] = set()
     for node in list(graph.node):
         if node.name in names:
             x, weight = node.input
             if x not in ready:
-                made += _quantised_input(graph, x, *seen[x], factors[x])
+                nodes_int8 += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
-            made.append(_quantised_weight(graph, stored[weight], weights[weight] * factors[x][:, None]))
+            nodes_int8.append(_quantised_weight(graph, stored[weight], weights[weight] * factors[x][:, None]))
             node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
-        made.append(node)
+        nodes_int8.append(node)
     del graph.node[:]
-    graph.node.extend(made)
+    graph.node.extend(nodes_int8)
     return changed
 
 
@@ -101,9 +101,9 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
     for node in nodes:
         readers.setdefault(node.input[0], []).append(np.abs(weights[node.input[1]]).max(axis=1))
     factors = {}
-    for name, found in readers.items():
+    for name, maxima in readers.items():
         largest = np.maximum(np.abs(seen[name]).max(axis=0), 1e-5).astype(np.float64)
-        weight = np.maximum(np.max(found, axis=0), 1e-5).astype(np.float64)
+        weight = np.maximum(np.max(maxima, axis=0), 1e-5).astype(np.float64)
         factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)
         factors[name] = (factor / np.exp(np.log(factor).mean())).astype(np.float32)
     return factors
@@ -112,7 +112,7 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
 def _quantised_input(
     graph: onnx.GraphProto, x: str, low: np.ndarray, high: np.ndarray, factor: np.ndarray
 ) -> list[onnx.NodeProto]:
-    """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``; the steps cover all smoothed values, and 0."""
+    """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``; its range covers all smoothed values and 0."""
     least, most = min(0.0, float((low / factor).min())), max(0.0, float((high / factor).max()))
     scale = max((most - least) / 255, 1e-8)
     smoothing = _store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))
@@ -149,12 +149,12 @@ class Quantised:
 
     model: onnx.ModelProto
     quantised: int  # parts of layers (``quantize.part_of``) in INT8
-    left: list[str]  # names of those that stay float32
-    gates: list[Gate]  # figures against float32 on inputs that calibration did not see
-    source: str  # what calibration and gates ran on, in words
+    left: list[str]  # names of the parts in float32
+    gates: list[Gate]  # differences from float32 on held-out inputs
+    source: str  # description of the inputs
 
     def to_json(self) -> dict[str, Any]:
-        """All but the graph, as a JSON object."""
+        """All fields except the graph, as a JSON object."""
         judged = [asdict(gate) for gate in self.gates]
         return {"quantised": self.quantised, "left": self.left, "gates": judged, "source": self.source}
 
@@ -162,13 +162,13 @@ class Quantised:
 def search(
     model: onnx.ModelProto, layers: int, batches: Sequence[Batch], source: str, progress: Progress = no_progress
 ) -> Quantised:
-    """Quantise a graph, leaving as few parts of layers in float32 as the gates allow."""
+    """Quantise a graph, with as few parts of layers in float32 as the gates allow."""
     checking, calibrating = batches[::2], batches[1::2]
     checked = sum(len(next(iter(batch.values()))) for batch in checking)
     nodes = products(model, layers)
     if checked < LEAST_CHECKED or not nodes:
-        wanted = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
-        raise InputError(f"{wanted}; found {source} and {layers} such layers; give more data, or export FP32")
+        expected = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
+        raise InputError(f"{expected}; received {source} and {layers} such layers; pass more data, or export FP32")
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
@@ -176,7 +176,7 @@ def search(
     task = task_of_graph(expected, _tags_tokens(model))
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
-        if share and not ranked:  # measured only when it is needed
+        if share and not ranked:  # measured only if needed
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
@@ -188,7 +188,7 @@ def search(
 
 
 def _rows(batch: Batch) -> list[Batch]:
-    """The inputs of a batch one by one, texts without their padding."""
+    """Inputs of a batch one by one, texts without padding."""
     rows = range(len(next(iter(batch.values()))))
     if "attention_mask" not in batch:
         return [{name: array[row : row + 1] for name, array in batch.items()} for row in rows]
@@ -204,7 +204,7 @@ def _most_sensitive(
     batches: Sequence[Batch],
     progress: Progress,
 ) -> list[str]:
-    """Parts in the order of mean |Δ probability| (or |Δ score|) when each alone is in INT8, largest first."""
+    """Parts by mean |Δ probability| (or |Δ score|) with that part alone in INT8, largest first."""
     few = batches[:8]
     answer = model.graph.output[0].name
     expected = _outputs(model, few)[answer]
@@ -216,7 +216,7 @@ def _most_sensitive(
 
 
 def _tags_tokens(model: onnx.ModelProto) -> bool:
-    """Whether its first output, the probabilities, has an axis of tokens."""
+    """Return True if the first output, the probabilities, has an axis of tokens."""
     return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
 
 

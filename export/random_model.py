@@ -1,4 +1,4 @@
-"""Models of a given shape with random weights, what a bundle is profiled against: latency does not depend on these."""
+"""Models with random weights as references for profiling: latency does not depend on weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
 from .rewrites import REWRITES, left_out, rewrite
 
-PLAIN = frozenset(REWRITES)  # ``without`` for a graph as any exporter writes it
+PLAIN = frozenset(REWRITES)  # ``without`` for a graph without rewrites
 
 
 def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) -> Weights:
-    """Fused tensors as one randomly initialised checkpoint pruned by ``plan`` would give them."""
+    """Fused tensors of a randomly initialised checkpoint, pruned by ``plan``."""
     rng = np.random.default_rng(seed)
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     weights: dict[str, np.ndarray] = {}
@@ -34,8 +34,8 @@ def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) ->
         for kind, axis, parts in (("qkv.weight", 2, 3), ("qkv.bias", 2, 3), ("output.weight", 1, 1)):
             if f"{name}.{kind}" in weights:
                 array = weights[f"{name}.{kind}"][0]
-                kept = [_pruned(array, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
-                weights[f"{name}.{kind}"] = np.stack(kept)
+                pruned = [_pruned(array, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
+                weights[f"{name}.{kind}"] = np.stack(pruned)
         if f"{name}.output.bias" in weights:
             weights[f"{name}.output.bias"] = np.repeat(weights[f"{name}.output.bias"], len(plan.members), axis=0)
     return weights
@@ -49,7 +49,7 @@ def random_model(
     lowering: str = "unrolled",
     without: Collection[str] = (),
 ) -> onnx.ModelProto:
-    """The graph of a random model, exported as a bundle of the same plan would be; FP16 needs no islands."""
+    """Graph of a random model, exported like a bundle of the same plan; FP16 needs no islands."""
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)
     blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out(without, lowering, precision))

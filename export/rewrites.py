@@ -1,4 +1,4 @@
-"""Exact rewrites: blocks → cheaper blocks, and the changes in words; results change by rounding alone."""
+"""Exact rewrites: blocks → cheaper blocks and descriptions of the changes; results differ by rounding only."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank, Norm
 
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Weights that are equal for all members are stored once; up to the first that differs, streams are one."""
+    """Store equal weights once; the members share one stream up to the first weight that differs."""
     parts = ("embeddings", "embedding_norm", "layers", "final_norm", "pooler", "classifier", "pooler_norm")
     shared = replace(blocks, **{name: _shared(getattr(blocks, name)) for name in parts})
     trunk, before = (sum(streams == 1 for streams in each.streams()[1:]) for each in (shared, blocks))
-    told = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
-    return shared, told if blocks.members > 1 and trunk > before else []
+    changes = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
+    return shared, changes if blocks.members > 1 and trunk > before else []
 
 
 def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Where members first differ, their input is still one: each distinct head is computed once."""
-    layers, told, width = list(blocks.layers), [], blocks.architecture.head_width
+    """Compute each distinct head once in the first layer where members differ, since its input is shared."""
+    layers, notes, width = list(blocks.layers), [], blocks.architecture.head_width
     for index, (layer, streams) in enumerate(zip(blocks.layers, blocks.streams(), strict=False)):
         norms = 1 if layer.attention_norm is None else layer.attention_norm.groups
         if streams > 1 or norms > 1 or len(layer.attention.heads) == 1:
             continue
         heads, routes = _distinct_heads(layer.attention, width)
         layers[index] = replace(layer, attention=replace(layer.attention, heads=(heads,), routes=routes))
-        used, kept = sum(map(len, routes)), heads.count(width)
-        told.append(f"layer {index}: {used} heads of {blocks.members} members are {kept} distinct ones, on one input")
-    return replace(blocks, layers=tuple(layers)), told
+        used, once = sum(map(len, routes)), heads.count(width)
+        notes.append(f"layer {index}: {used} heads of {blocks.members} members are {once} distinct ones, on one input")
+    return replace(blocks, layers=tuple(layers)), notes
 
 
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """The last layer computes query, output projection and MLP of the first token only, if nothing else is read."""
+    """Compute the last layer's query, output projection and MLP for the first token only, if nothing else is read."""
     if not blocks.architecture.first_token_only:
         return blocks, []
-    told = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
-    return _with_last(blocks, replace(blocks.layers[-1].attention, pooled=True)), told
+    changes = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
+    return _with_last(blocks, replace(blocks.layers[-1].attention, pooled=True)), changes
 
 
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """LayerNorm's affine map goes into the linear maps that read it, if nothing else does: (x̂γ + β)W = x̂(γW) + βW."""
+    """Fold LayerNorm's affine map into the linear maps, if nothing else reads it: (x̂γ + β)W = x̂(γW) + βW."""
     if not blocks.architecture.pre_norm:
         return blocks, []
     layers, folded = [], 0
@@ -62,12 +62,12 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
             mlp_norm, up = Norm(None, None), _normed(up, mlp_norm)
             folded += 1
         layers.append(replace(layer, attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, up=up))
-    told = [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
-    return replace(blocks, layers=tuple(layers)), told
+    changes = [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
+    return replace(blocks, layers=tuple(layers)), changes
 
 
 def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """The factor 1/√d_h on the scores goes into the query projection."""
+    """Fold the factor 1/√d_h on the scores into the query projection."""
 
     def fold(attention: Attention) -> Attention:
         heads = [replace(part, query=_scaled(part.query, np.float32(attention.scale))) for part in attention.heads]
@@ -77,7 +77,7 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Key biases add the same to all scores of a query, which softmax does not see; not so if keys are rotary."""
+    """Drop key biases: softmax is invariant to them, except with rotary keys."""
     if blocks.architecture.rotary:
         return blocks, []
     biased = sum(any(heads.key.bias is not None for heads in layer.attention.heads) for layer in blocks.layers)
@@ -90,7 +90,7 @@ def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Attention's probabilities sum to 1, so value biases pass it unchanged: b_O becomes b_O + b_V W_O."""
+    """Fold value biases into the output bias: attention's probabilities sum to 1, so b_O becomes b_O + b_V W_O."""
     width = blocks.architecture.head_width
     biased = sum(any(heads.value.bias is not None for heads in layer.attention.heads) for layer in blocks.layers)
 
@@ -116,9 +116,9 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
+    """Avoid T keys and values for one query: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V.
 
-    Requires a pooled last layer without key and value biases, and no rotary keys; updates are merged.
+    Requires a pooled last layer without key and value biases and without rotary keys; updates are merged.
     """
     attention = blocks.layers[-1].attention
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
@@ -127,13 +127,13 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     heads = attention.heads[0]
     if len(attention.heads) == 1 and (heads.groups > 1 or any(part.update for part in heads.projections)):
         attention = _apart(attention)
-    told = [f"layer {len(blocks.layers) - 1}: key and value projections are applied to one vector per head"]
-    return _with_last(blocks, replace(attention, absorbed=True)), told
+    changes = [f"layer {len(blocks.layers) - 1}: key and value projections are applied to one vector per head"]
+    return _with_last(blocks, replace(attention, absorbed=True)), changes
 
 
 Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
 
-REWRITES: dict[str, Rewrite] = {  # in the order in which they run
+REWRITES: dict[str, Rewrite] = {  # in the order of application
     "shared-trunk": shared_trunk,
     "fork-heads": fork_heads,
     "pooled-token": pooled_token,
@@ -146,7 +146,7 @@ REWRITES: dict[str, Rewrite] = {  # in the order in which they run
 
 
 def unfit(architecture: Architecture) -> dict[str, str]:
-    """The rewrites that do not hold for a model, each with the reason."""
+    """Rewrites that do not apply to a model, each with the reason."""
     reasons = {}
     if architecture.rotary:
         reasons["drop-key-bias"] = "not applied: keys turn by their position (rotary), and their bias with them"
@@ -160,7 +160,7 @@ def unfit(architecture: Architecture) -> dict[str, str]:
 
 
 def left_out(without: Iterable[str], lowering: str, precision: str) -> set[str]:
-    """The rewrites that are not applied: those named, and what breaks up attention that a GPU compiler would fuse."""
+    """Rewrites to skip: those in ``without``, and those that would prevent fused attention on GPUs."""
     for_cpus = lowering == "unrolled" and precision in ("fp32", "int8")
     return {*without} if for_cpus else {*without, "absorb-keys"}
 
@@ -174,20 +174,20 @@ class Change:
 
 
 def rewrite(blocks: Blocks, without: Collection[str] = ()) -> tuple[Blocks, list[Change]]:
-    """Apply every rewrite but those named in ``without``."""
+    """Apply every rewrite except those named in ``without``."""
     changes: list[Change] = []
     for name, function in REWRITES.items():
         if name not in without:
-            blocks, told = function(blocks)
-            changes += [Change(name, what) for what in told]
+            blocks, descriptions = function(blocks)
+            changes += [Change(name, what) for what in descriptions]
     return blocks, changes
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise :class:`InputError` for a name that is no rewrite's."""
+    """Raise :class:`InputError` for an unknown rewrite."""
     for name in names:
         if name not in REWRITES:
-            raise InputError(f"rewrite {cut(name)} is unknown; expected some of {', '.join(REWRITES)}")
+            raise InputError(f"rewrite {cut(name)} is unknown; expected one or more of {', '.join(REWRITES)}")
 
 
 def _with_last(blocks: Blocks, attention: Attention) -> Blocks:
@@ -195,12 +195,12 @@ def _with_last(blocks: Blocks, attention: Attention) -> Blocks:
 
 
 def _once(array: np.ndarray) -> np.ndarray:
-    """[G, …] → [1, …] when all groups are equal."""
+    """[G, …] → [1, …] if all groups are equal."""
     return array[:1] if all(np.array_equal(array[0], other) for other in array[1:]) else array
 
 
 def _shared(part: Any) -> Any:
-    """A part with the group axis of equal tensors reduced to 1, of an update's two only together."""
+    """Reduce the group axis of equal tensors to 1; both tensors of an update only together."""
     if isinstance(part, dict):  # embeddings
         return {name: _once(array) for name, array in part.items()}
     if isinstance(part, tuple):
@@ -216,7 +216,7 @@ def _shared(part: Any) -> Any:
 
 
 def _shared_attention(attention: Attention) -> Attention:
-    """Every projection that is equal for all members once; groups stay apart when none is."""
+    """Store every projection that is equal for all members once; keep separate groups if none is."""
     if attention.output_bias is not None:
         attention = replace(attention, output_bias=_once(attention.output_bias))
     if len({heads.query.weight.shape for heads in attention.heads}) > 1:
@@ -235,7 +235,7 @@ def _shared_attention(attention: Attention) -> Attention:
 
 
 def _joined(heads: Collection[Heads], axis: int) -> Heads:
-    """Projections without updates joined along the groups (0) or side by side (2)."""
+    """Projections without updates, concatenated along the groups (0) or the outputs (2)."""
     linears = []
     for parts in zip(*(each.projections for each in heads), strict=True):
         biases = [part.bias for part in parts if part.bias is not None]
@@ -245,7 +245,7 @@ def _joined(heads: Collection[Heads], axis: int) -> Heads:
 
 
 def _apart(attention: Attention) -> Attention:
-    """Heads and output projection of each member by themselves, updates merged."""
+    """Separate heads and output projection for each member, with updates merged."""
     linears = [*attention.heads[0].projections, Linear(np.stack(attention.output), None, attention.output_update)]
     query, key, value, output = ([_member(linear, m) for m in range(attention.groups)] for linear in linears)
     heads = tuple(map(Heads, query, key, value))
@@ -253,7 +253,7 @@ def _apart(attention: Attention) -> Attention:
 
 
 def _member(linear: Linear, member: int) -> Linear:
-    """One member's weight and bias, its update merged in float64."""
+    """One member's weight and bias, with its update merged in float64."""
     weight, bias = linear.weight[member % len(linear.weight)], linear.bias
     if linear.update is not None:
         added = linear.update.full()
@@ -262,7 +262,7 @@ def _member(linear: Linear, member: int) -> Linear:
 
 
 def _distinct_heads(attention: Attention, width: int) -> tuple[Heads, tuple[tuple[int, ...], ...]]:
-    """All groups' heads in one group, equal ones once, and for each member which of them it reads."""
+    """All groups' distinct heads in one group, and the indices of each member's heads."""
     distinct: dict[bytes, tuple[int, Heads]] = {}
     routes = []
     for heads in attention.heads:

@@ -1,6 +1,6 @@
-"""The output head of each task in ONNX, always float32: member logits → the graph's outputs.
+"""Output heads of the tasks in ONNX, always float32: member logits → the graph's outputs.
 
-Entropies are cut to the range that rounding would leave.
+Entropies are clipped to their valid range, which rounding could exceed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .graph import FLOAT, Graph
 
 Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
 TEMPERATURE = (
-    "const.temperature"  # initializer [1], or [C] of multi-label, that divides the logits; calibration sets it
+    "const.temperature"  # initializer [1], or [C] for multi-label, that divides the logits; set by calibration
 )
 
 
@@ -29,7 +29,7 @@ def task_head(
     temperature: float | Sequence[float],
     emit: bool,
 ) -> None:
-    """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] of tokens; S is 1 or M."""
+    """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] for tokens; S is 1 or M."""
     classes = architecture.classes
     if architecture.task == "score":
         own, order = score_head(graph, logits, architecture.score_activation), [1, 0]
@@ -38,7 +38,7 @@ def task_head(
     else:
         one, order = float(np.ravel(temperature)[0]), [1, 0, 2, 3] if architecture.every_token else [1, 0, 2]
         own = uncertainty_head(graph, logits, classes, one, architecture.every_token)
-    if emit:  # the members' values [S, B, …] as an output [B, M, …]; what all members share is repeated
+    if emit:  # the members' values [S, B, …] as an output [B, M, …]; shared values are repeated
         whole, name = streams == members, TASKS[architecture.task].member_output
         rows = graph.node("Transpose", [own], name if whole else "members.rows", perm=order)
         if not whole:
@@ -46,7 +46,7 @@ def task_head(
 
 
 def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
-    """Outputs of a graph; ``members`` is M if it emits each member's."""
+    """Outputs of a graph; ``members`` is M if the graph also returns each member's."""
     task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
     tokens = ["sequence"] if architecture.every_token else []
     outputs: Outputs = dict.fromkeys(TASKS[task].outputs, (FLOAT, ("batch", *tokens)))
@@ -57,10 +57,10 @@ def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
 
 
 def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float, tokens: bool = False) -> str:
-    """Classification, of inputs or of ``tokens``, whose outputs have an axis T behind B; the members' probabilities.
+    """Classification of inputs, or of ``tokens`` (axis T behind B); returns the members' probabilities.
 
-    With p̄ = mean_m softmax(z_m / T): predictive entropy H(p̄), expected entropy mean_m H(p_m), their difference, the
-    share of members whose argmax is not that of p̄, and energy = −mean_m log Σ exp z_m, without T.
+    With p̄ = mean_m softmax(z_m / T): predictive entropy H(p̄), expected entropy mean_m H(p_m), their difference,
+    share of members with another argmax than p̄, and energy = −mean_m log Σ exp z_m, without T.
     """
     top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
     shifted = graph.node("Sub", [logits, top], "energy.shifted")
@@ -88,7 +88,7 @@ def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float
 
 
 def label_head(graph: Graph, logits: str, temperatures: Sequence[float]) -> str:
-    """Several labels; the members' probabilities.
+    """Multi-label classification; returns the members' probabilities.
 
     With p_m = sigmoid(z_m / T) and h(p) = −p log p − (1 − p) log(1 − p): label entropy h(p̄), label mutual information
     h(p̄) − mean_m h(p_m), their sums over labels, and energy = −mean_m Σ log(1 + exp z_m), without T.
@@ -118,7 +118,7 @@ def label_head(graph: Graph, logits: str, temperatures: Sequence[float]) -> str:
 
 
 def score_head(graph: Graph, logits: str, activation: ScoreActivation) -> str:
-    """Regression: mean and variance over the members of a(z_m), a the model's own activation; logits [S, B, 1]."""
+    """Regression: mean and variance over the members of a(z_m), with the model's activation a; logits [S, B, 1]."""
     scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]
     if activation == "sigmoid":
         scores = graph.node("Sigmoid", [scores], "members.scores")
@@ -147,7 +147,7 @@ def _binary_entropy(graph: Graph, probabilities: str, without: str, name: str) -
 
 
 def _terms(graph: Graph, probabilities: str, name: str) -> str:
-    """P log p; 0·log 0 = 0."""
+    """Terms p log p, with 0·log 0 = 0."""
     smallest = graph.constant(np.finfo(np.float32).tiny, np.float32)
     log = graph.node("Log", [graph.node("Max", [probabilities, smallest], f"{name}.positive")], f"{name}.log")
     return graph.node("Mul", [probabilities, log], f"{name}.terms")

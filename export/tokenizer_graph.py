@@ -1,8 +1,8 @@
-"""A tokenizer as an ONNX graph: one text, or a pair of texts → the tokens that the model reads.
+"""Tokenizer as an ONNX graph: one text, or a pair of texts → the model's tokens.
 
 Input ``text``: strings [1], or [2] for a pair. Outputs, int64: the model's inputs [1, tokens], truncated; ``counts``,
-[texts]: tokens before that, without special ones. For tagging (:func:`word_graph`), also ``words`` [1, tokens], as in
-``data.text``, and ``offsets`` [1, tokens, 2] in characters.
+[texts]: tokens before truncation, without special tokens. For token classification (:func:`word_graph`) also ``words``
+[1, tokens], as in ``data.text``, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Special = tuple[list[int], list[int]]  # ids and types of special tokens
 
 @dataclass(frozen=True)
 class Frame:
-    """Ids and types of the special tokens around one text and around two, and the types of a pair's texts."""
+    """Ids and types of the special tokens around one text and two texts, and token types of a pair's texts."""
 
     before: Special
     between: Special
@@ -39,20 +39,20 @@ class Frame:
 
 
 def frame_of(tokenizer: Any) -> Frame:
-    """The special tokens that a tokenizer puts around texts."""
+    """Special tokens that a tokenizer adds around texts."""
     with tokenizing(
-        "the tokenizer fails on 'a' or a pair of it; use the tokenizer.json that the model was trained with"
+        "the tokenizer fails on the text 'a' or a pair of it; use the tokenizer.json from the model's training"
     ):
         single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     one, two = _parts(single, 1), _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
     if one[0] != two[0] or types[0] != types[1]:
-        raise InputError("this tokenizer begins a pair otherwise than a text alone; give the C++ runner token ids")
+        raise InputError("this tokenizer starts a pair differently than a text; pass token ids to the C++ runner")
     return Frame(one[0], two[1], one[1], two[2], (types[0], pair.type_ids[pair.sequence_ids.index(1)]))
 
 
 def untyped(frame: Frame) -> Frame:
-    """The same with type 0 for every token."""
+    """Frame with type 0 for every token."""
     parts = (frame.before, frame.between, frame.after, frame.after_pair)
     before, between, after, after_pair = ((ids, [0] * len(ids)) for ids, _ in parts)
     return Frame(before, between, after, after_pair, (0, 0))
@@ -72,7 +72,7 @@ def _parts(encoding: Any, texts: int) -> list[Special]:
 
 
 class TextGraph:
-    """Nodes and constants, each value with a name of its own; an input that is no name is a constant."""
+    """Nodes and constants with unique names; an input that is not a name becomes a constant."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -100,7 +100,7 @@ class TextGraph:
         return made[0]
 
     def output(self, operator: str, name: str, *inputs: str) -> None:
-        """A value of the graph under a name of its own."""
+        """Name a value as an output of the graph."""
         self.nodes.append(helper.make_node(operator, inputs, [name]))
 
     def extension(self, operator: str, *inputs: Any, **attributes: Any) -> str:
@@ -108,49 +108,49 @@ class TextGraph:
         return self.node(operator, *inputs, domain=DOMAIN, **attributes)
 
     def replaced(self, text: str, pattern: str, by: str) -> str:
-        """Strings with something else for what a pattern matches."""
+        """Replace matches of a pattern in strings."""
         return self.extension("StringRegexReplace", text, self.text(pattern), self.text(by))
 
     def matches(self, text: str, pattern: str) -> str:
-        """The parts of a text [1] that match a pattern."""
+        """Parts of a text [1] that match a pattern."""
         single = self.text(pattern)
         return self.extension("StringRegexSplitWithOffsets", text, single, single, outputs=4)
 
     def characters(self, text: str) -> str:
-        """Each character of a text [1]."""
+        """Characters of a text [1]."""
         return self.matches(text, "(?s)(.)")
 
     def lengths(self, strings: str) -> str:
-        """How many characters each string has."""
+        """Length of each string in characters."""
         return self.extension("StringLength", strings)
 
     def joined(self, strings: str) -> str:
-        """Strings as one [1]."""
+        """Concatenate strings into one [1]."""
         return self.extension("StringJoin", strings, self.text(""), [0])
 
     def part(self, value: Any, start: Any, stop: Any) -> str:
         """Rows of a value."""
         return self.node("Slice", value, start, stop, [0])
 
-    def ends(self, total: str, kept: str, side: str) -> tuple[str, str]:
-        """Where what is kept of a text begins and ends: ``kept`` of ``total`` tokens, cut off at a side."""
-        return (self.constant([0]), kept) if side == "right" else (self.node("Sub", total, kept), total)
+    def ends(self, total: str, remaining: str, side: str) -> tuple[str, str]:
+        """Start and end of the ``remaining`` tokens of ``total`` after truncation at a side."""
+        return (self.constant([0]), remaining) if side == "right" else (self.node("Sub", total, remaining), total)
 
     def repeated(self, value: int | str, shape: str) -> str:
-        """A number in a shape."""
+        """Tensor of a shape, filled with one number."""
         return self.node("Expand", value if isinstance(value, str) else [value], shape)
 
 
 def tokenizer_graph(
     tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
 ) -> onnx.ModelProto:
-    """The graph of a tokenizer."""
+    """Graph of a tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = TextGraph()
     node, part = graph.node, graph.part
     body = _body(graph, tokenizer)
     if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:
-        raise InputError(f"this model reads {max_tokens} tokens, too few for a pair of texts; give the C++ runner ids")
+        raise InputError(f"this model reads {max_tokens} tokens, too few for a pair; pass token ids to the C++ runner")
     one = graph.constant([1])
     texts = node("Shape", "text")
     paired = node("Sub", texts, one)
@@ -159,7 +159,7 @@ def tokenizer_graph(
     total = node("Shape", ids)
     other = node("Sub", total, count)
     first, second = part(ids, [0], count), part(ids, count, total)
-    # kept of each, as data.text.longest_first has it
+    # tokens left of each text, as in data.text.longest_first
     special = graph.constant([len(frame.before[0]) + len(frame.after[0])])
     further = node("Mul", paired, [len(frame.between[0]) + len(frame.after_pair[0]) - len(frame.after[0])])
     taken = node("Add", special, further)
@@ -196,8 +196,8 @@ def tokenizer_graph(
 
 
 def made_model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
-    """The model of a graph that reads ``text``."""
-    made = helper.make_graph(
+    """ONNX model of a graph with input ``text``."""
+    onnx_graph = helper.make_graph(
         graph.nodes,
         "tokenizer",
         [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])],
@@ -205,19 +205,19 @@ def made_model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Ma
         graph.constants,
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hydrant")
+    model = helper.make_model(onnx_graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hydrant")
     helper.set_model_props(model, dict(facts))
     return model
 
 
 def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
-    """The ids of all texts, one behind the other, and how many each has; the tokenizer stands in the graph once."""
+    """Concatenated ids of all texts, and the number of each; the graph contains the tokenizer once."""
     before, graph.nodes = graph.nodes, []
     zero = graph.constant([0])
     start = graph.node("Unsqueeze", "place", zero)
-    made = body(graph.part("text", start, graph.node("Add", start, [1])))
-    ids = graph.node("Concat", "ids_before", made, axis=0)
-    counts = graph.node("Concat", "counts_before", graph.node("Shape", made), axis=0)
+    text_ids = body(graph.part("text", start, graph.node("Add", start, [1])))
+    ids = graph.node("Concat", "ids_before", text_ids, axis=0)
+    counts = graph.node("Concat", "counts_before", graph.node("Shape", text_ids), axis=0)
     graph.output("Identity", "still_on", "go_on")
     number, flag = TensorProto.INT64, TensorProto.BOOL
     before_it = [("ids_before", number, ["before"]), ("counts_before", number, ["texts_before"])]
@@ -233,14 +233,14 @@ def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
 
 
 def _body(graph: TextGraph, tokenizer: Any) -> Any:
-    """What adds the nodes that make of a text [1] its ids, without special tokens around them."""
+    """Function that adds the nodes from a text [1] to its ids, without special tokens."""
     steps = json.loads(tokenizer.to_str())
     kind = steps["model"]["type"]
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
     if kind != "WordPiece":
-        told = f"the tokenizer's model is {cut(kind)}; expected WordPiece, BPE or Unigram for tokenizer.onnx"
-        raise InputError(f"{told}; give the C++ runner token ids")
+        problem = f"the tokenizer's model is {cut(kind)}; expected WordPiece, BPE or Unigram for tokenizer.onnx"
+        raise InputError(f"{problem}; pass token ids to the C++ runner")
     pieces = WordPiece(graph, tokenizer)
 
     def ids(text: str) -> str:
@@ -251,7 +251,7 @@ def _body(graph: TextGraph, tokenizer: Any) -> Any:
 
 
 class WordPiece:
-    """The steps of a WordPiece tokenizer, each of which adds its nodes."""
+    """Steps of a WordPiece tokenizer; each adds its nodes."""
 
     def __init__(self, graph: TextGraph, tokenizer: Any) -> None:
         steps = json.loads(tokenizer.to_str())
@@ -264,7 +264,7 @@ class WordPiece:
         self._normal = normalisation_of(tokenizer, self.lines, self.prefix)
 
     def cleaned(self, text: str) -> str:
-        """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
+        """Mark added tokens, remove dropped characters, and put spaces around single-character words."""
         graph, last = self._graph, FIRST_MARK + len(self.marks) + 1
         value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
         for token, stand_in in self.marks.items():
@@ -279,22 +279,22 @@ class WordPiece:
         return value
 
     def mapped(self, characters: str) -> str:
-        """What becomes of each character, with a mark for what has no piece."""
+        """Map each character; unknown characters become a mark."""
         graph = self._graph
-        made = graph.extension("StringMapping", characters, map=_table(self._normal.table))
+        mapped_characters = graph.extension("StringMapping", characters, map=_table(self._normal.table))
         numbers = graph.extension("StringToVector", characters, map=_table(self._normal.known), unk="0")
-        known = graph.node("Cast", graph.node("Reshape", numbers, [-1]), to=TensorProto.BOOL)
-        return graph.node("Where", known, made, graph.text(chr(FIRST_MARK)))
+        is_known = graph.node("Cast", graph.node("Reshape", numbers, [-1]), to=TensorProto.BOOL)
+        return graph.node("Where", is_known, mapped_characters, graph.text(chr(FIRST_MARK)))
 
     def without_nothing(self, value: str) -> str:
-        """Strings without the mark that stands for nothing."""
+        """Remove the mark of the empty string."""
         return self._graph.replaced(value, chr(FIRST_MARK + len(self.marks) + 1), "")
 
     def ids(self, value: str) -> str:
-        """The ids of a text that was cleaned and mapped."""
+        """Ids of a cleaned and mapped text."""
         graph, mark = self._graph, chr(FIRST_MARK)
-        some = min(self.marks.values(), default=self.unknown)  # put around texts by the operator, and taken away again
-        # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
+        some = min(self.marks.values(), default=self.unknown)  # added around texts by the operator, then removed
+        # a word with an unknown character is unknown as a whole; the operator would return the pieces before it
         value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
         options: dict[str, Any] = dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some)
         options |= dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), 0)
@@ -303,7 +303,7 @@ class WordPiece:
 
 
 def escaped(token: str) -> str:
-    """A pattern of RE2 for a string as it is."""
+    """Escape a string for RE2."""
     return re.escape(token).replace("\\-", "-")
 
 
@@ -312,17 +312,17 @@ def _table(entries: Mapping[str, str]) -> str:
 
 
 def _by_json(graph: TextGraph, steps: dict[str, Any]) -> Any:
-    """By the operator that reads ``tokenizer.json``; it loses the end of a text that begins like a special token."""
+    """Use the operator that reads ``tokenizer.json``; it drops a text's end that starts like a special token."""
     left: dict[str, Any] = {"post_processor": None, "truncation": None, "padding": None, "added_tokens": []}
     plain = json.dumps({**steps, **left}, ensure_ascii=False)
     unigram = steps["model"]["type"] == "Unigram"
-    told = {"tokenizer_class": "XLMRobertaTokenizer" if unigram else "GPT2Tokenizer"}
+    config = {"tokenizer_class": "XLMRobertaTokenizer" if unigram else "GPT2Tokenizer"}
     if unigram and (unknown := steps["model"].get("unk_id")) is not None:
-        told["unk_token"] = steps["model"]["vocab"][unknown][0]
+        config["unk_token"] = steps["model"]["vocab"][unknown][0]
 
     def ids(text: str) -> str:
-        made = graph.extension("HfJsonTokenizer", text, tokenizer_vocab=plain, tokenizer_config=json.dumps(told))
-        return graph.node("Reshape", made, [-1])
+        tokens = graph.extension("HfJsonTokenizer", text, tokenizer_vocab=plain, tokenizer_config=json.dumps(config))
+        return graph.node("Reshape", tokens, [-1])
 
     return ids
 
@@ -330,7 +330,7 @@ def _by_json(graph: TextGraph, steps: dict[str, Any]) -> Any:
 def word_graph(
     tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
 ) -> onnx.ModelProto:
-    """The graph of a WordPiece tokenizer."""
+    """Graph of a WordPiece tokenizer for token classification."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = TextGraph()
     steps = WordPiece(graph, tokenizer)
@@ -339,21 +339,21 @@ def word_graph(
     words, offsets = _word_places(graph, steps, ids, pieces, owners, value)
     count = graph.node("Shape", ids)
     room = max_tokens - len(frame.before[0]) - len(frame.after[0])
-    kept = graph.ends(count, graph.node("Min", count, [room]), side)
-    outputs = _framed(graph, frame, (ids, words, offsets), kept)
+    span = graph.ends(count, graph.node("Min", count, [room]), side)
+    outputs = _framed(graph, frame, (ids, words, offsets), span)
     ones = graph.repeated(1, graph.node("Shape", outputs["input_ids"]))
     outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
     if not types:
         del outputs["token_type_ids"]
-    for name, made in outputs.items():
-        graph.output("Unsqueeze", name, made, graph.constant([0]))
+    for name, value in outputs.items():
+        graph.output("Unsqueeze", name, value, graph.constant([0]))
     graph.output("Identity", "counts", count)
     shapes = {name: [1, "tokens", *([2] if name == "offsets" else [])] for name in outputs}
     return made_model(graph, {**shapes, "counts": [1]}, facts)
 
 
 def _normalised(graph: TextGraph, steps: WordPiece) -> tuple[str, str, str]:
-    """Pieces of the text (characters or added tokens), which each normalised character came from, and that text [1]."""
+    """Pieces of the text (characters or added tokens), each normalised character's piece, and the result [1]."""
     tokens = [escaped(token) for token in steps.marks]
     pieces = graph.matches("text", "((?s:" + "|".join([*tokens, "."]) + "))")
     cleaned = steps.cleaned(pieces)
@@ -370,12 +370,12 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
     solid = node("Min", graph.lengths(graph.replaced(characters, " ", "")), one)
     end = node("Shape", solid)
     before = graph.part(node("Concat", zero, solid, axis=0), zero, end)
-    begins = node("Mul", solid, node("Sub", one, before))  # 1 where a word begins
+    begins = node("Mul", solid, node("Sub", one, before))  # 1 at the start of a word
     inside = _where(graph, solid)
     owners, begins = (node("Gather", each, inside) for each in (owners, begins))
-    firsts = _where(graph, begins)  # of each word, among the characters that are no spaces
+    firsts = _where(graph, begins)  # first character of each word, among non-space characters
     after = graph.part(firsts, one, [2**62])
-    after = node("Concat", after, node("Shape", begins), axis=0)  # the first behind each word
+    after = node("Concat", after, node("Shape", begins), axis=0)  # first character behind each word
     opens, length, whole = (node("Gather", table, ids) for table in _tables(steps))
     words = node("Sub", node("CumSum", opens, zero), one)
     passed = node("CumSum", length, zero, exclusive=1)
@@ -392,17 +392,17 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
 
 
 def _tables(steps: WordPiece) -> tuple[list[int], list[int], list[int]]:
-    """Of each piece whether it begins a word, how many characters it has, and whether it stands for a whole word."""
+    """For each piece: 1 if it starts a word, its length, and 1 if it replaces a whole word."""
     standing = {steps.unknown, *steps.marks.values()}
     inner = [piece.startswith(steps.prefix) for piece in steps.lines]
     lengths = [len(piece) - len(steps.prefix) * within for piece, within in zip(steps.lines, inner, strict=True)]
     return [int(not within) for within in inner], lengths, [int(piece in standing) for piece in steps.lines]
 
 
-def _framed(graph: TextGraph, frame: Frame, tokens: tuple[str, str, str], kept: tuple[str, str]) -> dict[str, str]:
-    """Outputs of the tokens that are kept, with special tokens around them."""
+def _framed(graph: TextGraph, frame: Frame, tokens: tuple[str, str, str], span: tuple[str, str]) -> dict[str, str]:
+    """Outputs of the truncated tokens, with special tokens around them."""
     before, after = frame.before, frame.after
-    ids, words, offsets = (graph.part(each, *kept) for each in tokens)
+    ids, words, offsets = (graph.part(each, *span) for each in tokens)
     none = [-1] * len(before[0]), [-1] * len(after[0])
     nowhere = np.zeros((len(before[0]), 2), np.int64), np.zeros((len(after[0]), 2), np.int64)
     parts: dict[str, Any] = {
@@ -415,12 +415,12 @@ def _framed(graph: TextGraph, frame: Frame, tokens: tuple[str, str, str], kept: 
 
 
 def _where(graph: TextGraph, flags: str) -> str:
-    """The places of ones."""
+    """Indices of ones."""
     return graph.node("Reshape", graph.node("NonZero", flags), [-1])
 
 
 def _owners(graph: TextGraph, lengths: str) -> str:
-    """Each index as often as its length says: how many lengths end at or before each place."""
+    """Repeat each index as often as its length: count the lengths that end at or before each position."""
     zero, one = graph.constant([0]), graph.constant([1])
     stops = graph.node("CumSum", lengths, zero)
     total = graph.node("ReduceSum", lengths, keepdims=1)

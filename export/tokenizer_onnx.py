@@ -1,4 +1,4 @@
-"""``tokenizer.onnx``: the bundle's tokenizer as a graph, for runtimes without Python, and whether it does the same."""
+"""``tokenizer.onnx``: the bundle's tokenizer as a graph for runtimes without Python, compared with the original."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..data.text import NO_WORD, EncodedWords, TextProcessor, WordProcessor
 from ..errors import InputError, cut, require
 from .tokenizer_graph import tokenizer_graph, word_graph
 
-TEXTS = 2000  # compared, and half as many pairs of them, or lists of words
-LENGTHS = (99, 100, 101, 199, 200, 201, 600)  # of words; some tokenizers give up on long ones
-REMEDY = "nothing is written; give the C++ runner token ids, or predict with Python"
+TEXTS = 2000  # texts compared, and half as many pairs or lists of words
+LENGTHS = (99, 100, 101, 199, 200, 201, 600)  # lengths of words; some tokenizers reject long ones
+REMEDY = "nothing was written; pass token ids to the C++ runner, or predict with Python"
 
 Outputs = dict[str, np.ndarray]
 
@@ -67,7 +67,7 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class TokenizerExport:
-    """A tokenizer as a graph, and numbers of texts, pairs, and lists of words on which it gave the same."""
+    """Report of a tokenizer graph: its kind, and the numbers of texts, pairs and lists of words compared."""
 
     kind: str  # WordPiece, BPE or Unigram
     texts: int
@@ -77,11 +77,11 @@ class TokenizerExport:
 
 
 def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes, TokenizerExport]:
-    """The bytes of ``tokenizer.onnx``, compared with the bundle's own tokenizer on fuzzed texts."""
+    """Bytes of ``tokenizer.onnx``, compared with the bundle's tokenizer on fuzzed texts."""
     processor = bundle.processor()
     folder = bundle.processor_folder()
     if folder is None or not isinstance(processor, TextProcessor):
-        raise InputError(f"bundle {bundle.path} has no tokenizer of texts; leave --tokenizer out")
+        raise InputError(f"bundle {bundle.path} has no text tokenizer; omit --tokenizer")
     require("onnxruntime", "tokenizer", "compare the tokenizer's graph")
     require("onnxruntime_extensions", "tokenizer", "run the tokenizer's graph")
     from tokenizers import Tokenizer
@@ -92,8 +92,8 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     steps = json.loads(tokenizer.to_str())
     kind, tags = steps["model"]["type"], isinstance(processor, WordProcessor)
     if tags and kind != "WordPiece":
-        told = f"bundle {bundle.path} tags tokens; the operators find words for WordPiece alone, not for {cut(kind)}"
-        raise InputError(f"{told}; {REMEDY}")
+        problem = f"bundle {bundle.path} classifies tokens; this needs a WordPiece tokenizer, not {cut(kind)}"
+        raise InputError(f"{problem}; {REMEDY}")
     types = "token_type_ids" in bundle.any_architecture().input_names
     special = [token["content"] for token in steps.get("added_tokens", [])]
     unread = [] if kind == "WordPiece" else special
@@ -114,7 +114,7 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
 
 
 def _session(content: bytes) -> Callable[[Sequence[str]], Outputs]:
-    """A function of one text, or two, that gives the outputs of the graph by name."""
+    """Function of one or two texts that returns the graph's outputs by name."""
     import onnxruntime
     import onnxruntime_extensions
 
@@ -124,53 +124,53 @@ def _session(content: bytes) -> Callable[[Sequence[str]], Outputs]:
     options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of onnxruntime's own, which share no public base class
-        told = f"onnxruntime-extensions does not take this tokenizer ({cut(error, 200)})"
-        raise InputError(f"{told}; {REMEDY}") from error
+    except Exception as error:  # onnxruntime's errors share no public base class
+        problem = f"onnxruntime-extensions rejects this tokenizer ({cut(error, 200)})"
+        raise InputError(f"{problem}; {REMEDY}") from error
     names = [output.name for output in session.get_outputs()]
     return lambda texts: dict(zip(names, session.run(None, {"text": np.array(texts, object)}), strict=True))
 
 
 def _compare(run: Callable[[Sequence[str]], Outputs], processor: TextProcessor, item: Any) -> None:
-    """Refuse a graph that gives other tokens than the processor, or none where that gives some."""
+    """Raise :class:`InputError` if the graph's tokens differ from the processor's, or only one of them fails."""
     parts = [" ".join(item)] if isinstance(item, list) else [item] if isinstance(item, str) else list(item)
-    shown = " with ".join(cut(ascii(part)[1:-1], 80) for part in parts)  # as it can be typed
+    shown = " with ".join(cut(ascii(part)[1:-1], 80) for part in parts)  # in typeable characters
     try:
         encoded = processor.encode([item])[0]
     except InputError:
         encoded = None
     try:
         outputs = run(parts)
-    except Exception as error:  # of onnxruntime's own
+    except Exception as error:  # onnxruntime's own errors
         raise InputError(f"tokenizer.onnx fails on {shown} ({cut(error, 120)}); {REMEDY}") from error
     if bool((outputs["counts"] > 0).all()) is (encoded is None):
-        given, other = ("tokens", "none") if encoded is None else ("no token", "some")
-        raise InputError(f"tokenizer.onnx gives {given} for {shown} where the tokenizer gives {other}; {REMEDY}")
+        ours, theirs = ("tokens", "none") if encoded is None else ("no token", "some")
+        raise InputError(f"tokenizer.onnx returns {ours} for {shown}, the tokenizer {theirs}; {REMEDY}")
     if encoded is None:
         return
     expected: dict[str, Any] = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
     if isinstance(encoded, EncodedWords):
         expected |= {"words": encoded.words, "offsets": encoded.offsets}
-    if isinstance(item, list):  # tokens of a list belong to the word of it that they lie in
+    if isinstance(item, list):  # each token belongs to the word that contains it
         starts = [0, *accumulate(len(word) + 1 for word in item)]
         owners = np.searchsorted(starts, outputs["offsets"][..., 0], side="right") - 1
         outputs["words"] = np.where(outputs["words"] == NO_WORD, NO_WORD, owners)
     for name, values in expected.items():
         if name in outputs and not np.array_equal(outputs[name][0], values):
             what = name.removeprefix("input_").replace("token_type_ids", "types")
-            raise InputError(f"tokenizer.onnx would give other {what} than the tokenizer for {shown}; {REMEDY}")
+            raise InputError(f"tokenizer.onnx returns other {what} than the tokenizer for {shown}; {REMEDY}")
 
 
 def fuzzed_texts(count: int, seed: int, special: Sequence[str] = ()) -> list[str]:
-    """Known texts, then random ones, none of them blank, and without NUL."""
+    """Fixed texts, then random ones; none is blank or contains NUL."""
     draw = random.Random(seed)  # noqa: S311 (texts to try, the same for everyone)
     texts = [*KNOWN, *("x" * length + " y" for length in LENGTHS), "word " * 700, "日" * 300]
     for token in special:
         texts += [token, f"a {token} b", f"a{token}b", f"{token}{token}", f" {token}.", token.lower(), token[:-1]]
     while len(texts) < count:
-        made = draw.choice((_planes, _latin, _words, _marks))(draw)
-        if made.strip():
-            texts.append(made)
+        text = draw.choice((_planes, _latin, _words, _marks))(draw)
+        if text.strip():
+            texts.append(text)
     return texts
 
 
@@ -192,7 +192,7 @@ def _words(draw: random.Random) -> str:
 
 
 def _marks(draw: random.Random) -> str:
-    """Letters with marks that combine, in any order."""
+    """Letters with combining marks, in any order."""
     return "".join(
         draw.choice("aeiouAEIOUnN가ᄀ日") + "".join(chr(draw.randrange(0x300, 0x370)) for _ in range(draw.randrange(3)))
         for _ in range(draw.randrange(1, 30))

@@ -1,7 +1,7 @@
-"""A traced ensemble as one ONNX graph, with torch's exporter.
+"""Traced ensemble as one ONNX graph, with torch's exporter.
 
-The exporter runs once for all members that keep as many heads, block by block; its graph is written down once for each,
-with that member's tensors. Equal tensors become one, then equal nodes do, so that what members share is computed once.
+The exporter runs once for all members with the same numbers of heads. Its graph is copied for each of them,
+with that member's tensors. Equal tensors, then equal nodes are merged, so that shared layers are computed once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .task_heads import task_head, task_outputs
 log = logging.getLogger(__name__)
 
 OPSET = 20
-LOGITS = "member_logits"  # value [M, B, C] of the graph; of tokens [M, B, T, C]
+LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]
 AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
 REMEDY = "run the bundle with PyTorch (--backend torch)"
 
@@ -48,7 +48,7 @@ def traced_graph(
     facts: Mapping[str, str],
     emit: bool,
 ) -> onnx.ModelProto:
-    """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
+    """Graph of a traced ensemble, compared with PyTorch if ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
     members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
     if architecture.modality == "audio":
@@ -66,21 +66,21 @@ def traced_graph(
 
 
 class _Member(nn.Module):
-    """A member of tensors in and tensors out, for the exporter."""
+    """Member with tensors as inputs and outputs, for the exporter."""
 
     def __init__(self, member: nn.Module, architecture: Traced) -> None:
         super().__init__()
         self.member, self.architecture = member, architecture
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Logits [B, C], what the classifier reads [B, d], and of tokens the vectors behind layers [B, T, d]."""
+        """Logits [B, C], the classifier's input [B, d], and for tokens the layers' outputs [B, T, d]."""
         inputs = dict(zip(self.architecture.input_names, tensors, strict=True))
         logits, last, layers = run_member(self.member, self.architecture, inputs, self.architecture.tapped_layers)
         return logits, last, *layers
 
 
 def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
-    """One member as torch's exporter writes it, for inputs up to ``longest``."""
+    """Export one member with torch's exporter, for inputs up to ``longest``."""
     import onnx_ir as ir
     from torch.export import Dim, export
 
@@ -100,30 +100,30 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
             proto: onnx.ModelProto = ir.to_proto(written.model)
     except UnsupportedModelError:
         raise
-    except Exception as error:  # the exporter raises whatever its many stages do
-        told = f"torch's exporter cannot write {architecture.model_class} as ONNX"
-        raise UnsupportedModelError(f"{told} ({type(error).__name__}: {cut(error, 200)}); {REMEDY}") from error
+    except Exception as error:  # the exporter's stages raise many types
+        problem = f"torch's exporter cannot write {architecture.model_class} as ONNX"
+        raise UnsupportedModelError(f"{problem} ({type(error).__name__}: {cut(error, 200)}); {REMEDY}") from error
     log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
     return proto
 
 
 def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -> None:
-    """Refuse a graph that holds for fewer inputs, or shorter ones: the exporter narrows what it is told is free."""
+    """Raise :class:`UnsupportedModelError` if the exporter narrowed an axis that must be dynamic."""
     name = program.graph_signature.user_inputs[0]
     size = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape[axis]
     held = None if isinstance(size, int) else program.range_constraints.get(size.node.expr)
     if held is None or held.upper < expected:
         unit = {"text": "tokens", "audio": "samples"}[architecture.modality] if axis else "inputs in a batch"
         most = "some numbers of" if held is None else f"up to {held.upper}"
-        wanted = f"up to {expected}" if axis else "any number"
-        told = f"torch's exporter writes {architecture.model_class} for {most} {unit} alone"
-        raise UnsupportedModelError(f"{told}, and this bundle's are {wanted}; {REMEDY}")
+        required = f"up to {expected}" if axis else "any number"
+        problem = f"torch's exporter supports {architecture.model_class} for {most} {unit} only"
+        raise UnsupportedModelError(f"{problem}; this bundle needs {required}; {REMEDY}")
 
 
 @contextmanager
 def _batched_experts(member: nn.Module) -> Iterator[None]:
-    """Have a mixture of experts compute each token's experts by batched products, which alone of its forms exports."""
-    model: Any = member  # of transformers
+    """Compute a mixture of experts by batched products, its only exportable form."""
+    model: Any = member
     before = getattr(getattr(model, "config", None), "_experts_implementation", None)
     if before is not None:
         model.set_experts_implementation("batched_mm")
@@ -136,7 +136,7 @@ def _batched_experts(member: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's notes off the terminal; problems are raised."""
+    """Silence the exporter's messages; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -150,23 +150,23 @@ def _quiet() -> Iterator[None]:
 def _joined(
     parts: Sequence[tuple[onnx.ModelProto, list[int]]], members: Sequence[nn.Module], architecture: Traced
 ) -> onnx.ModelProto:
-    """All members side by side in one graph, each with its own tensors."""
+    """Copy all members into one graph, each with its own tensors."""
     graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
     outputs: dict[int, list[str]] = {}
     for proto, same in parts:
         for member in same:
             outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
-    made, each = Graph(), architecture.every_token
+    added_nodes, each = Graph(), architecture.every_token
     order = [outputs[member] for member in range(len(members))]
     wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
     for place, (name, axes) in enumerate(wanted.items()):
-        added = made.shared(f"{name}.axes", np.array(axes, np.int64))
-        rows = [made.node("Unsqueeze", [values[place], added], f"{name}.{m}") for m, values in enumerate(order)]
-        made.node("Concat", rows, name, axis=0)
+        added = added_nodes.shared(f"{name}.axes", np.array(axes, np.int64))
+        rows = [added_nodes.node("Unsqueeze", [values[place], added], f"{name}.{m}") for m, values in enumerate(order)]
+        added_nodes.node("Concat", rows, name, axis=0)
     layers = {f"layers.{layer}": order[0][2 + layer] for layer in architecture.tapped_layers}
-    for name, value in layers.items():  # below the fork the first member's are those of all
-        made.node("Unsqueeze", [value, made.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
-    made.add_to(graph)
+    for name, value in layers.items():  # below the fork all members' layers are equal
+        added_nodes.node("Unsqueeze", [value, added_nodes.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
+    added_nodes.add_to(graph)
     graph.input.extend(_inputs(architecture))
     shapes: dict[str, list[int | str]] = {
         LOGITS: [len(members), "batch", *(["sequence"] if each else []), architecture.classes],
@@ -180,7 +180,7 @@ def _joined(
 def _add(
     graph: onnx.GraphProto, proto: onnx.ModelProto, member: nn.Module, prefix: str, inputs: Sequence[str]
 ) -> list[str]:
-    """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
+    """Add a member's nodes and tensors under a prefix; return the names of its logits and vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
     state: dict[str, Tensor] = dict(member.named_parameters(prefix="member", remove_duplicate=False))
     state |= dict(member.named_buffers(prefix="member", remove_duplicate=False))
@@ -199,7 +199,7 @@ def _add(
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
-    """Put a prefix before the values of a node, and of the graphs inside it."""
+    """Prefix the values of a node and of its subgraphs."""
 
     def named(name: str) -> str:
         return names.get(name, f"{prefix}{name}") if name else ""
@@ -220,7 +220,7 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with equal tensors, then equal nodes, once, and what is constant computed."""
+    """Merge equal tensors, then equal nodes, and fold constants."""
     import onnx_ir as ir
     from onnx_ir.passes import common
     from onnxscript import optimizer
@@ -270,7 +270,7 @@ def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
 
 
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
-    """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
+    """Set hydrant's outputs, metadata and producer; remove the exporter's."""
     shapes = task_outputs(architecture, members)
     outputs = [helper.make_tensor_value_info(name, *shape) for name, shape in shapes.items()]
     del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
@@ -286,7 +286,7 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
 
 
 def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
-    """Run the members' graph beside PyTorch, on other sizes than it was made with."""
+    """Compare the members' graph with PyTorch, on other sizes than at export."""
     name, worst = architecture.model_class, 0.0
     try:
         session = open_graph(model, "compare the graph with PyTorch")
@@ -298,9 +298,9 @@ def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture:
             worst = np.maximum(worst, apart / max(1.0, np.abs(expected).max()))  # NaN stays
     except MissingExtraError as error:
         log.warning("the graph was not compared with PyTorch: %s", error)
-    except Exception as error:  # of ONNX Runtime's own
-        told = f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)})"
-        raise UnsupportedModelError(f"{told}; {REMEDY}") from error
+    except Exception as error:  # ONNX Runtime's own errors
+        problem = f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)})"
+        raise UnsupportedModelError(f"{problem}; {REMEDY}") from error
     if not worst <= AGREE:
-        told = f"the graph of {name} gives logits that differ by {worst:.1e} from PyTorch's, limit {AGREE:.0e}"
-        raise GateError(f"{told}; nothing was written: {REMEDY}")
+        problem = f"the logits of {name}'s graph differ by {worst:.1e} from PyTorch's (limit {AGREE:.0e})"
+        raise GateError(f"{problem}; nothing was written: {REMEDY}")

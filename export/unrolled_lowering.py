@@ -1,4 +1,4 @@
-"""The unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads.
+"""Unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads.
 
 ONNX Runtime packs 2-D weights once and can quantise them; unequal head counts need no padding.
 """
@@ -53,7 +53,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
 def _product(
     context: Context, name: str, weights: Sequence[np.ndarray], update: LowRank | None, x: Stream, output: str
 ) -> Stream:
-    """``x`` times one weight [in, out], or one for each member, and what the update adds: [max(S, G), B, T, out]."""
+    """``x`` times one weight [in, out], or one for each member, plus the update: [max(S, G), B, T, out]."""
     base = output if update is None else f"{name}.base"
     if len(weights) == 1:
         stored = context.graph.weight(f"{name}.weight", weights[0])
@@ -67,7 +67,7 @@ def _product(
 
 
 def _updated(context: Context, name: str, update: LowRank, x: Stream) -> str:
-    """What updates of low rank add: [max(S, G), B, T, out]."""
+    """Output of low-rank updates: [max(S, G), B, T, out]."""
     graph, inputs = context.graph, [x.name] if update.groups == 1 else context.split(x)
     inputs = inputs * update.groups if len(inputs) == 1 else inputs
     parts = []
@@ -99,21 +99,21 @@ def _biased(context: Context, name: str, bias: np.ndarray | None, x: Stream, out
 
 
 def _one_group(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
-    """All members' heads alike: query, key and value, each [copies·B, h, T, d_h]."""
+    """Query, key and value with the same heads for all members, each [copies·B, h, T, d_h]."""
     heads, width = part.heads[0], context.architecture.head_width
     copies = max(x.count, heads.groups)
     if not (part.pooled or heads.groups > 1 or any(projection.update for projection in heads.projections)):
         return _stacked(context, name, heads, x)
-    made = []
+    parts = []
     for kind, projection in zip(("query", "key", "value"), heads.projections, strict=True):
         source = context.first_token(x) if kind == "query" and part.pooled else x
         out = context.spread(linear(context, f"{name}.{kind}", projection, source), copies)
-        made.append(_by_head(context, f"{name}.{kind}", out.name, heads.count(width), out.tokens))
-    return made[0], made[1], made[2]
+        parts.append(_by_head(context, f"{name}.{kind}", out.name, heads.count(width), out.tokens))
+    return parts[0], parts[1], parts[2]
 
 
 def _stacked(context: Context, name: str, heads: Heads, x: Stream) -> tuple[str, str, str]:
-    """One group: query, key and value by one product, each [S·B, h, T, d_h]."""
+    """Query, key and value of one group in one product, each [S·B, h, T, d_h]."""
     graph, width, projections = context.graph, context.architecture.head_width, heads.projections
     count = heads.count(width)
     weight = np.concatenate([projection.weight[0] for projection in projections], axis=1)
@@ -137,8 +137,8 @@ def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str)
 
 
 def _by_member(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
-    """A group for each member: all members' heads side by side, each [B, Σh, T, d_h]."""
-    graph, made = context.graph, []
+    """Query, key and value with a group for each member: all members' heads concatenated, each [B, Σh, T, d_h]."""
+    graph, parts = context.graph, []
     count = sum(heads.count(context.architecture.head_width) for heads in part.heads)
     for kind in ("query", "key", "value"):
         source, own = context.first_token(x) if kind == "query" and part.pooled else x, f"{name}.{kind}"
@@ -149,15 +149,15 @@ def _by_member(context: Context, name: str, part: Attention, x: Stream) -> tuple
         if biases:
             bias = graph.weight(f"{own}.bias", np.concatenate(biases, axis=2).reshape(-1))
             joined = graph.node("Add", [joined, bias], f"{own}.biased")
-        made.append(_by_head(context, own, joined, count, source.tokens))
-    return made[0], made[1], made[2]
+        parts.append(_by_head(context, own, joined, count, source.tokens))
+    return parts[0], parts[1], parts[2]
 
 
 def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:
-    """The first token's attention without keys and values of all tokens: [copies·B, Σh, 1, d_h]."""
+    """Attention of the first token without keys and values of all tokens: [copies·B, Σh, 1, d_h]."""
     graph, width = context.graph, context.architecture.head_width
     everything, first = context.split(x), context.split(context.first_token(x))
-    if len(part.heads) == 1:  # one group may still read several streams: they are a longer batch
+    if len(part.heads) == 1:  # one group may read several streams, as a longer batch
         everything, first = [x.name], [context.first_token(x).name]
     everything, first = (names * len(part.heads) if len(names) == 1 else names for names in (everything, first))
     copies, mixed = x.count if len(part.heads) == 1 else 1, []
@@ -165,8 +165,8 @@ def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:
         own = name if len(part.heads) == 1 else f"{name}.{group}"
         count, d = heads.count(width), context.architecture.width
         tokens = graph.node("Reshape", [everything[group], context.shape(-1, TOKENS, d)], f"{own}.tokens")
-        asked = linear(context, f"{own}.query", heads.query, Stream(first[group], copies, 1))
-        query = _by_head(context, f"{own}.query", asked.name, count, 1)  # [S·B, h, 1, d_h]
+        projected = linear(context, f"{own}.query", heads.query, Stream(first[group], copies, 1))
+        query = _by_head(context, f"{own}.query", projected.name, count, 1)  # [S·B, h, 1, d_h]
         key = heads.key.weight[0].reshape(d, count, width).transpose(1, 2, 0)  # [h, d_h, d]
         value = heads.value.weight[0].reshape(d, count, width).transpose(1, 0, 2)  # [h, d, d_h]
         query = graph.node("MatMul", [query, graph.weight(f"{own}.key.weight", key)], f"{own}.absorbed")

@@ -1,6 +1,6 @@
-"""WordPiece for onnxruntime-extensions, which normalises otherwise than Hugging Face does.
+"""WordPiece for onnxruntime-extensions, whose normalisation differs from Hugging Face's.
 
-The tokenizer itself maps each character: a table, and ranges of long runs. The library then only looks words up.
+The original tokenizer maps each character, as a table and long ranges. The library only looks up words.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from typing import Any
 
 from ..errors import InputError, cut
 
-FIRST_MARK = 0xF0000  # private characters: the first for what has no piece, the others for added tokens
+FIRST_MARK = 0xF0000  # private characters: the first for unknown characters, the others for added tokens
 CHUNK = 256
-BREAKS = "\t\n\r"  # which the table cannot name
+BREAKS = "\t\n\r"  # characters that the table cannot contain
 
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What becomes of each character."""
+    """Mapping of every character."""
 
-    table: Mapping[str, str]  # character → what it becomes, with the first mark for what has no piece
-    known: Mapping[str, str]  # characters that are pieces or stand in the table, each with a 1
-    gone: tuple[tuple[int, int], ...]  # ranges of characters that vanish
-    alone: tuple[tuple[int, int], ...]  # and of those that are words of their own
-    breaks: str  # characters of BREAKS that become a space; the others of them vanish
+    table: Mapping[str, str]  # character → replacement; the first mark for unknown characters
+    known: Mapping[str, str]  # characters that are pieces or in the table, each with a 1
+    gone: tuple[tuple[int, int], ...]  # ranges of removed characters
+    alone: tuple[tuple[int, int], ...]  # ranges of single-character words
+    breaks: str  # characters of BREAKS that become a space; the others are removed
 
 
 def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Normalisation:
-    """What the steps of a tokenizer before its model make of each character of Unicode."""
+    """Normalisation and pre-tokenisation of each Unicode character by a tokenizer."""
     changes: dict[int, str] = {}
     for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
         _read(tokenizer, range(start, start + CHUNK), changes)
     if changes.get(FIRST_MARK) != "":
-        raise InputError(f"this tokenizer keeps the private character U+{FIRST_MARK:X}; give the C++ runner token ids")
+        raise InputError(f"this tokenizer keeps the private U+{FIRST_MARK:X}; pass token ids to the C++ runner")
     letters = _alphabet(words, prefix, changes) | {" "}
     unknown = chr(FIRST_MARK)
     nothing = chr(FIRST_MARK + 1 + sum(ord(each) > FIRST_MARK for each in letters))
@@ -50,7 +50,7 @@ def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Norma
 
 
 def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
-    """Put what becomes of these characters into ``changes``: all at once if they stay, vanish or stand alone."""
+    """Add these characters' mapping to ``changes``: together if all stay, are removed or become words."""
     between = "a".join(map(chr, points))
     text = f"a{between}a"
     normalised = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
@@ -70,7 +70,7 @@ def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
 
 
 def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Runs of 64 and more among some characters; that of surrogates, which no text has, interrupts none."""
+    """Runs of at least 64 characters; surrogates, absent from texts, do not interrupt a run."""
     runs: list[list[int]] = []
     for point in sorted(points):
         if runs and point in (runs[-1][1] + 1, 0xE000 if runs[-1][1] == 0xD7FF else 0):
@@ -81,7 +81,7 @@ def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
-    """A character class of RE2; surrogates, which no text has, are left out of it."""
+    """Character class of RE2, without surrogates."""
     parts = [
         part
         for first, last in ranges
@@ -91,25 +91,25 @@ def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> set[str]:
-    """The characters that are pieces: at the beginning of a word and, unless they stand alone, within one."""
-    known = set(words)
-    single = [each for each in known if len(each) == 1]
-    inside = {each for each in single if prefix + each in known or ord(each) > FIRST_MARK}
+    """Characters that are pieces at the start of a word and, unless single-character words, also within one."""
+    vocabulary = set(words)
+    single = [each for each in vocabulary if len(each) == 1]
+    inside = {each for each in single if prefix + each in vocabulary or ord(each) > FIRST_MARK}
     return inside | {each for each in single if changes.get(ord(each)) == f" {each} "}
 
 
 def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """The vocabulary in the order of its ids, private characters for the added tokens, and their mapping."""
+    """Vocabulary by id with private characters for added tokens, and their mapping."""
     words = dict(steps["model"]["vocab"])
     marks: dict[str, str] = {}
     for index, token in enumerate(steps.get("added_tokens", []), start=1):
         if token["normalized"] or token["single_word"]:
-            told = f"tokenizer.onnx cannot search for {cut(token['content'])} in normalised text or as a whole word"
-            raise InputError(f"{told}; give the C++ runner token ids")
+            problem = f"tokenizer.onnx cannot match {cut(token['content'])} in normalised text or as a whole word"
+            raise InputError(f"{problem}; pass token ids to the C++ runner")
         marks[token["content"]] = chr(FIRST_MARK + index)
         words.pop(token["content"], None)
         words[marks[token["content"]]] = token["id"]
     by_id = {index: word for word, index in words.items()}
     if sorted(by_id) != list(range(len(by_id))) or any("\n" in word for word in words):
-        raise InputError("the tokenizer's ids have gaps, which tokenizer.onnx cannot; give the C++ runner token ids")
+        raise InputError("tokenizer.onnx cannot hold gaps in the tokenizer's ids; pass token ids to the C++ runner")
     return [by_id[index] for index in range(len(by_id))], marks

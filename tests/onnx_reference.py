@@ -1,4 +1,4 @@
-"""ONNX's own reference implementation as an executor: it runs BF16, for which ONNX Runtime has no CPU kernels."""
+"""Executor with ONNX's reference implementation, which runs BF16; ONNX Runtime has no CPU kernels for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from onnx.reference import ReferenceEvaluator
 
 
 def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs of the graph, by name; floating-point inputs of an operator must have one type, as in TensorRT."""
+    """Outputs of the graph by name; floating-point inputs of an operator must have one type, as in TensorRT."""
     onnx.checker.check_model(model, full_check=True)
     return _run(model, [output.name for output in model.graph.output], inputs)
 
 
 def all_values(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every value of the graph, by name."""
+    """Values of the graph by name."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     names = [name for node in model.graph.node for name in node.output]

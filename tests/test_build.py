@@ -1,4 +1,4 @@
-"""Building engines: real ones with TensorRT-RTX, which needs no GPU for it, and every way in which it is refused."""
+"""Build engines with TensorRT-RTX, which needs no GPU to build, and reject invalid options."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WIDE = {"hidden_size": 128, "intermediate_size": 256}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with graphs in every precision; copied by those who change it."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundle with graphs in fp32 and fp16; tests that modify it copy it."""
     path = tmp_path_factory.mktemp("built") / "bundle"
     save_bundle(fuse(make_model("bert", **WIDE), random_plan("bert", 3)), path)
     for precision in ("fp32", "fp16"):
@@ -34,8 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "bundle"))
+def own(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "bundle"))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def rtx() -> Any:
     return pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
 
 
-def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
+def test_an_engine_and_its_metadata(own: Path, rtx: Any) -> None:
     log = own.parent / "build.log"
     built = build_engine(own, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log)
     assert built.path == own / "engines/tensorrt-rtx-fp16.engine"
@@ -64,12 +64,12 @@ def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
     assert "[VERBOSE] " in log.read_text()
 
 
-def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
+def test_float32_fails_require_fused(own: Path, rtx: Any) -> None:
     before = Bundle.open(own).digests()
     words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--precision", "fp32")
     gated = run_cli(*words, "--require-fused")
     assert (gated.returncode, gated.stdout) == (1, "")
-    assert f"0 of {LAYERS} attention blocks were fused in profile 0; expected all" in gated.stderr
+    assert f"0 of {LAYERS} attention blocks were fused in profile 0" in gated.stderr
     assert Bundle.open(own).digests() == before
     unfused = build_engine(own, TensorRTForRTX(compute_capability=["8.9"]), "fp32", name="unfused")
     assert unfused.facts.fused == (0,)
@@ -91,17 +91,17 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
         ({"precision": "bf16"}, r"model\.bf16\.onnx"),
     ],
 )
-def test_unusable_options(options: dict[str, Any], name: str, made: Path, rtx: Any) -> None:
+def test_unusable_options(options: dict[str, Any], name: str, built: Path, rtx: Any) -> None:
     with pytest.raises(HydrantError, match=name):
-        build_engine(made, **{"backend": "tensorrt-rtx", **options})
+        build_engine(built, **{"backend": "tensorrt-rtx", **options})
 
 
 def test_command_line(own: Path, rtx: Any) -> None:
     options = "--backend tensorrt-rtx --compute-capability 8.9 --batch 1 --batch 1:4:8 --require-fused --json"
     done = run_cli("build", own, *options.split())
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["fused"], found["compute_capabilities"]) == ([LAYERS, LAYERS], ["8.9"])
+    facts = json.loads(done.stdout)
+    assert (facts["fused"], facts["compute_capabilities"]) == ([LAYERS, LAYERS], ["8.9"])
     shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
     graph = export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
@@ -115,9 +115,9 @@ def test_command_line(own: Path, rtx: Any) -> None:
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, made: Path, rtx: Any) -> None:
-    """Sent while the builder compiles."""
-    before = Bundle.open(made).digests()
+def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, built: Path, rtx: Any) -> None:
+    """A signal during compilation stops it and changes nothing."""
+    before = Bundle.open(built).digests()
     code = (
         "import os, signal, sys\n"
         "from hydrant.cli import main as cli\n"
@@ -127,12 +127,12 @@ def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, made: Pa
         f"    os.kill(os.getpid(), signal.{number})\n"
         "    start(self, *arguments)\n"
         "Phases.phase_start = interrupted\n"
-        f"sys.exit(cli.main(['build', {str(made)!r}, '--backend', 'tensorrt-rtx', '--name', 'stopped']))\n"
+        f"sys.exit(cli.main(['build', {str(built)!r}, '--backend', 'tensorrt-rtx', '--name', 'stopped']))\n"
     )
     done = command.run([], os.environ, "/", "", 300, code)
     assert done.returncode == 130, done.stderr
     assert "hydrant: interrupted; nothing was left half-written" in done.stderr
-    assert Bundle.open(made).digests() == before
+    assert Bundle.open(built).digests() == before
 
 
 def test_profiles_of_images_and_of_short_models() -> None:
@@ -145,11 +145,11 @@ def test_profiles_of_images_and_of_short_models() -> None:
     (profile,) = optimization_profiles(bert, [], [])
     assert profile["input_ids"] == ((1, 8), (8, 40), (32, 40))
     both = optimization_profiles(bert, ["1", "8"], ["4", "16"])
-    assert [found["input_ids"][1] for found in both] == [(1, 4), (8, 16)]
+    assert [profile["input_ids"][1] for profile in both] == [(1, 4), (8, 16)]
 
 
 @pytest.mark.parametrize(("key", "value"), [("schema", 2), ("profiles", [{"a": [[1], [2], [0]]}]), ("extra", 1)])
-def test_a_malformed_twin_is_refused(key: str, value: Any) -> None:
+def test_malformed_metadata_is_rejected(key: str, value: Any) -> None:
     facts = EngineFile(
         "tensorrt", "11.4", "fp16", ({"pixel_values": ((1, 3), (2, 3), (4, 3))},), ("8.9",), "linux-x86_64",
         "model.fp16.onnx", "0" * 64, "1" * 64,

@@ -1,4 +1,4 @@
-"""Graphs compiled with TensorRT-RTX, without a GPU: everything builds, and in half precision all attention is fused."""
+"""Compile graphs with TensorRT-RTX, without a GPU: everything builds; in half precision all attention is fused."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ LAYER_COUNTS = {
     ("dinov2", "fp16", 2): 36,
     ("siglip", "fp16", 2): 35,
 }
-"""Compiled layers of ensembles of base width and so many layers, by family and precision, with TensorRT-RTX 1.7.
+"""Family, precision and compiled layers of ensembles of base width, with TensorRT-RTX 1.7.
 
-Every layer compiles to the same ten, so that a few of them tell of the others. A later version may need fewer, and
-hardly more.
+Every layer compiles to the same ten, so a few layers suffice. A later version may need fewer, hardly more.
 """
 
 
@@ -63,22 +62,22 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
 
 @pytest.mark.parametrize(("family", "precision", "layers"), LAYER_COUNTS)
 def test_base_sized_ensembles_are_fused(family: str, precision: str, layers: int, tmp_path: Path) -> None:
-    base = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # the default is the small one
+    base = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # the default is smaller
     few = {"vocab_size": 3000}
     more: dict[str, dict[str, Any]] = {"bert": few, "roberta": few, "electra": {**few, **base}}
-    more["modernbert"] = SMALL_IDS  # of four layers the first and the last attend to all tokens
-    layout = next(each for each in LAYOUTS if each.family == family)  # not of tokens
+    more["modernbert"] = SMALL_IDS  # in the first and last of four layers attention is global
+    layout = next(each for each in LAYOUTS if each.family == family)  # sequence classification first
     depth: dict[str, Any] = {"num_hidden_layers": layers}
     if family in ("clip", "siglip"):
         depth = {"vision_config": depth}
     shape = layout.architecture(AutoConfig.for_model(family, num_labels=100, **more.get(family, {}), **depth))
     model = random_model(shape, random_heads(shape, 4), precision=precision, lowering="grouped")
-    found, fused = compiled(model, shape, precision, tmp_path)
+    compiled_layers, fused = compiled(model, shape, precision, tmp_path)
     assert fused == shape.layers == layers
     expected = LAYER_COUNTS[family, precision, layers]
     if trt.__version__.startswith("1.7."):
-        assert found == expected
-    assert found <= 1.05 * expected
+        assert compiled_layers == expected
+    assert compiled_layers <= 1.05 * expected
 
 
 @pytest.mark.parametrize(
@@ -98,13 +97,13 @@ def test_auto_attention_always_builds(family: str, width: int, precision: str, l
         random_model(shape, plan, precision=precision, lowering=lowering), shape, precision, tmp_path
     )
     assert layers > 0
-    single_query = 1 if lowering == "grouped" else 0  # the last layer's, which fuses in every precision
+    single_query = 1 if lowering == "grouped" else 0  # in the last layer, fused in every precision
     assert fused == (single_query if precision == "fp32" else 2)
 
 
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 16), ("fp16", 8), ("bf16", 16)])
 def test_the_attention_operator_builds_too(width: int, precision: str, tmp_path: Path) -> None:
-    """Outside of what fuses it would fail, were it not allowed to decompose."""
+    """Attention that cannot be fused must decompose instead of failing."""
     model = make_model("bert", hidden_size=4 * width, num_hidden_layers=2)
     bundle = save_bundle(fuse(model, random_heads(architecture_of(model), 2)), tmp_path / "bundle")
     export_onnx(bundle, precision, form=GraphForm(attention="onnx"))

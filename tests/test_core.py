@@ -1,4 +1,4 @@
-"""An install that serves bundles only: every verb that needs more names the extra, and no help needs anything."""
+"""Installation for serving only: verbs name the extra that they need, and help works without extras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hydrant.errors import EXTRAS
 from support import random_plan
 
 HIDDEN = sorted({*EXTRAS, "cuda", "huggingface_hub", "pandas", "tensorrt", "tensorrt_rtx"} - {"onnxruntime"})
-"""What ``hydrant-uq[onnxruntime]`` does not bring."""
+"""Modules outside ``hydrant-uq[onnxruntime]``."""
 
 HIDE = f"import sys\nfor name in {HIDDEN}: sys.modules[name] = None\n"
 COMMAND = "from hydrant.cli.main import main\nsys.exit(main(sys.argv[1:]))"
@@ -26,7 +26,7 @@ import contextlib, io, json, logging, sys
 from hydrant.cli.main import main
 def stream():
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-def say(line):
+def report(line):
     logging.root.handlers.clear()
     with contextlib.redirect_stdout(stream()) as out, contextlib.redirect_stderr(stream()) as err:
         try:
@@ -35,7 +35,7 @@ def say(line):
             status = left.code
     print(json.dumps([line, status, *(each.buffer.getvalue().decode() for each in (out, err))]))
 """
-"""Reports what the command line says to each line, all in one process."""
+"""Run command lines in one process; print status, stdout and stderr of each as JSON."""
 
 
 def python(code: str, *arguments: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
@@ -43,12 +43,12 @@ def python(code: str, *arguments: str, cwd: Path | str = "/") -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
 
 
-Told = dict[str, subprocess.CompletedProcess[str]]
+Outcomes = dict[str, subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, bert_checkpoint: Path) -> Path:
-    """A checkpoint, a plan, a bundle with a graph, and data."""
+    """Folder with a checkpoint, a plan, a bundle with a graph, and data."""
     folder = tmp_path_factory.mktemp("core")
     (folder / "checkpoint").symlink_to(bert_checkpoint)
     plan = random_plan("bert", 2)
@@ -80,10 +80,10 @@ SERVED = ["predict out --input data.csv", "inspect out"]
 
 
 @pytest.fixture(scope="module")
-def commands(folder: Path) -> Told:
-    """What the command line says, and nothing that it writes."""
+def commands(folder: Path) -> Outcomes:
+    """Outcome of each command; nothing is written."""
     before = sorted(folder.rglob("*"))
-    done = python(f"{HIDE}{EACH}for line in {[*SERVED, *(line for line, _, _ in VERBS)]}: say(line)", cwd=folder)
+    done = python(f"{HIDE}{EACH}for line in {[*SERVED, *(line for line, _, _ in VERBS)]}: report(line)", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(folder.rglob("*")) == before
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -91,7 +91,7 @@ def commands(folder: Path) -> Told:
 
 
 @pytest.mark.parametrize(("line", "package", "extra"), VERBS)
-def test_a_verb_names_the_extra_that_it_needs(commands: Told, line: str, package: str, extra: str) -> None:
+def test_a_verb_names_the_extra_that_it_needs(commands: Outcomes, line: str, package: str, extra: str) -> None:
     done = commands[line]
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -100,7 +100,7 @@ def test_a_verb_names_the_extra_that_it_needs(commands: Told, line: str, package
     assert done.stderr.count("\n") == 1
 
 
-def test_bundles_are_served_and_inspected(commands: Told) -> None:
+def test_bundles_are_served_and_inspected(commands: Outcomes) -> None:
     done = commands[SERVED[0]]
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
     done = commands[SERVED[1]]
@@ -110,8 +110,8 @@ def test_bundles_are_served_and_inspected(commands: Told) -> None:
     assert line.endswith("pip install 'hydrant-uq[fuse]'")
 
 
-def test_public_names_are_there_or_name_the_extra_that_they_need(folder: Path) -> None:
-    names = sorted({*hydrant.__all__} - {"fuse", "save_bundle"})  # these are made of PyTorch
+def test_public_names_exist_or_name_their_extra(folder: Path) -> None:
+    names = sorted({*hydrant.__all__} - {"fuse", "save_bundle"})  # these need PyTorch
     done = python(f"{HIDE}import hydrant\nprint(len([getattr(hydrant, name) for name in {names}]))", cwd=folder)
     assert (done.stdout.strip(), done.stderr) == (str(len(names)), "")
     for call in ("fuse", "evaluate('out', 'data.csv')", "load('out', 'torch')", "verify('out')"):
@@ -120,11 +120,11 @@ def test_public_names_are_there_or_name_the_extra_that_they_need(folder: Path) -
         assert "pip install 'hydrant-uq[" in done.stderr, call
 
 
-def test_no_help_imports_what_is_heavy() -> None:
+def test_help_imports_no_heavy_packages() -> None:
     heavy = [*HIDDEN, "onnxruntime"]
     code = f"""
 import contextlib, io, sys
-before = set(sys.modules)  # what the environment imports into every process
+before = set(sys.modules)  # imports of the environment
 from hydrant.cli.main import main
 for arguments in {[["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)]}:
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):

@@ -1,4 +1,4 @@
-"""The contract of the exported graph: names, shapes, metadata, operators, bytes."""
+"""Contract of the exported graph: names, shapes, metadata, operators, bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
     assert len({node.name for node in model.graph.node}) == len(model.graph.node)
 
 
-def test_metadata_holds_what_another_runtime_needs(bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_metadata_for_runtimes_without_python(bert_checkpoint: Path, tmp_path: Path) -> None:
     ensemble = fuse(str(bert_checkpoint), random_plan("bert", 2))
     ensemble.temperature = 1.25
     save_bundle(ensemble, tmp_path / "bundle", make_tokenizer(tmp_path / "source"))
@@ -56,8 +56,8 @@ def test_metadata_holds_what_another_runtime_needs(bert_checkpoint: Path, tmp_pa
     assert list(facts) == sorted(facts)
 
 
-def test_one_graph_takes_every_batch_and_sequence(tmp_path: Path) -> None:
-    """No dynamic axis was frozen: each shape gives what the oracle gives."""
+def test_one_graph_accepts_every_batch_and_sequence(tmp_path: Path) -> None:
+    """Outputs equal the oracle's for each shape, so no dynamic axis was fixed."""
     model, plan = make_model("bert"), random_plan("bert", 3)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))

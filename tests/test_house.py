@@ -1,4 +1,4 @@
-"""The house: which room may know which, and in which order the files of a room build on each other."""
+"""Layers of the package: the imports allowed between folders, and the order of the files in each."""
 
 from __future__ import annotations
 
@@ -98,15 +98,15 @@ FLOORS: list[dict[str, str]] = [
     },
     {"": "__main__"},
 ]
-"""From the lowest floor up: rooms, and the files of each in an order in which none imports a later one."""
+"""Floors from the lowest up: folders, and their files in an order in which none imports a later one."""
 
 ROOT = Path(hydrant.__file__).parent
 APART = {"tests", "benchmarks", "docs", "examples"}
-"""Folders of a checkout that are not part of the package."""
+"""Folders of the checkout outside the package."""
 
 
 def name_of(path: Path) -> tuple[str, str]:
-    """Room and file: ``runtime/backends/ort.py`` is ``("runtime", "backends.ort")``."""
+    """Folder and file: ``runtime/backends/ort.py`` is ``("runtime", "backends.ort")``."""
     room, _, file = ".".join(path.relative_to(ROOT).with_suffix("").parts).partition(".")
     return (room, file) if file else ("", room)
 
@@ -126,7 +126,7 @@ PLACES = {
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """The syntax of a file, node by node."""
+    """Syntax nodes of a file."""
     return list(ast.walk(ast.parse(path.read_text())))
 
 
@@ -137,9 +137,9 @@ def _nodes_are_of_these_tests() -> Iterator[None]:
 
 
 def imported(path: Path) -> set[tuple[int, tuple[str, str]]]:
-    """Line and module of every relative import, those inside functions and for type checkers among them."""
+    """Line and module of every relative import, including those in functions and for type checkers."""
     parts = path.relative_to(ROOT).parts
-    found = set()
+    imports = set()
     for node in nodes_of(path):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
@@ -147,8 +147,8 @@ def imported(path: Path) -> set[tuple[int, tuple[str, str]]]:
         for alias in node.names:
             choices = (folder / f"{alias.name}.py", folder / alias.name / "__init__.py", folder.with_suffix(".py"))
             target = next((choice for choice in choices if choice.is_file()), folder / "__init__.py")
-            found.add((node.lineno, name_of(target)))
-    return found
+            imports.add((node.lineno, name_of(target)))
+    return imports
 
 
 def test_every_module_has_its_floor() -> None:
@@ -172,56 +172,56 @@ def test_imports_run_downward() -> None:
     assert wrong == []
 
 
-def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
-    made = {"build", "calib", "export", "fusion", "models", "tuning"}
-    cost = ("models", "plan_cost")  # by which batches are divided
+def test_only_the_reference_backend_of_runtime_imports_models() -> None:
+    makers = {"build", "calib", "export", "fusion", "models", "tuning"}
+    cost = ("models", "plan_cost")  # used to divide batches
     for (room, file), path in SOURCES.items():
         if room == "runtime" and file != "backends.reference":
             names = [name.split(".")[0] for name in absolute(path)]
             assert not {"datasets", "ml_dtypes", "onnx", "torch", "tqdm", "transformers"} & set(names), path
-            assert not made & {target[0] for _, target in imported(path) if target != cost}, path
+            assert not makers & {target[0] for _, target in imported(path) if target != cost}, path
 
 
 def absolute(path: Path) -> list[str]:
     """Modules of other packages that a file imports."""
-    found: list[str] = []
+    modules: list[str] = []
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.append(node.module or "")
-    return found
+            modules.append(node.module or "")
+    return modules
 
 
-def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
+def test_calib_imports_no_onnx_and_only_cli_imports_argparse() -> None:
     for (room, _), path in SOURCES.items():
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
         assert room == "cli" or "argparse" not in names, path
 
 
-def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
-    """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
+def test_asserts_narrow_types_only() -> None:
+    """Asserts are removed by `python -O`, so only "is not None" and isinstance are allowed."""
     for path in SOURCES.values():
         for node in nodes_of(path):
             if isinstance(node, ast.Assert):
-                said = ast.unparse(node.test)
-                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
+                code = ast.unparse(node.test)
+                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", code), f"{path}:{node.lineno} {code}"
 
 
 def test_text_is_utf8_and_names_have_slashes_on_every_system() -> None:
-    """Windows has a code page and "\\": files are read with their encoding, and a relative path travels as posix."""
+    """On Windows the default encoding is a code page and paths contain "\\": set encodings, and use as_posix."""
     for path in SOURCES.values():
-        told = {node.value for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
+        posix = {node.value for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
         for node in nodes_of(path):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr in ("read_text", "write_text"):
                 assert "encoding" in {word.arg for word in node.keywords}, f"{path}:{node.lineno}"
-            assert node.func.attr != "relative_to" or node in told, f"{path}:{node.lineno} gives its names to files"
+            assert node.func.attr != "relative_to" or node in posix, f"{path}:{node.lineno} needs as_posix"
 
 
-def test_the_guide_draws_the_same_floors() -> None:
+def test_contributing_lists_the_same_floors() -> None:
     guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
     drawn = {int(floor): set(re.findall(r"`(\w+)/`", rooms))
              for floor, rooms in re.findall(r"^\| (\d+) \| ([^|]*) \|", guide, flags=re.M)}  # fmt: skip

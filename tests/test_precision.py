@@ -31,18 +31,18 @@ SCORES = ("predictive_entropy", "expected_entropy", "mutual_information")
 
 without_saturation = pytest.mark.skipif(
     "vnni" not in Path("/proc/cpuinfo").read_text() and platform.machine() == "x86_64",
-    reason="this CPU has no VNNI instructions: its INT8 products may saturate, and the gates refuse such a graph",
+    reason="this CPU has no VNNI instructions: its INT8 products may saturate and fail the gates",
 )
 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders to be copied: a text bundle, and ``int8``, one with a tokenizer, beside data for it."""
+    """Folder with ``bundle`` (text), ``int8`` (with a tokenizer), and data for both; copied by tests."""
     folder = tmp_path_factory.mktemp("precision")
     ensemble, tokenizer = fuse(make_model("bert"), random_plan("bert", 3)), make_tokenizer(folder / "source")
     save_bundle(ensemble, folder / "bundle", tensors_only=True)
     save_bundle(ensemble, folder / "int8", tokenizer)
-    words = [word for word in sorted(tokenizer.get_vocab()) if word.isalpha()]  # the tokenizer tells them in no order
+    words = [word for word in sorted(tokenizer.get_vocab()) if word.isalpha()]  # the tokenizer's order is random
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(words, rng.integers(2, 9))) for _ in range(64)]
     (folder / "texts.csv").write_text("text,label\n" + "".join(f"{line},0\n" for line in lines))
@@ -85,22 +85,22 @@ def test_half_precision_graphs_match_the_oracle(family: str, precision: str, tmp
 
 
 def test_large_activations_become_islands_in_fp16(tmp_path: Path) -> None:
-    """A residual stream of thousands would lose what is small beside it; decided from what was measured."""
+    """Measured residual sums of thousands stay float32, as they would lose small terms in FP16."""
     model, plan = make_model("vit"), random_plan("vit", 3)
     with torch.no_grad():
         model.vit.layers[0].mlp.fc2.bias[0] += 3000.0
     save_bundle(fuse(model, plan), tmp_path / "bundle")
-    made = export(tmp_path / "bundle", "fp16")
-    assert made.islands is not None
-    assert "layers.0" in made.islands.values
-    got = run(made.path, feeds("vit"))
+    report = export(tmp_path / "bundle", "fp16")
+    assert report.islands is not None
+    assert "layers.0" in report.islands.values
+    got = run(report.path, feeds("vit"))
     expected = oracle.ensemble([model], plan, make_inputs("vit"))
     np.testing.assert_allclose(got["probabilities"], expected["probabilities"], atol=3e-3)
     save_bundle(fuse(make_model("vit"), plan), tmp_path / "calm")
     assert export(tmp_path / "calm", "fp16").islands.values == frozenset()  # type: ignore[union-attr]
 
 
-def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_activations_beyond_fp16_are_rejected(tmp_path: Path) -> None:
     model = make_model("bert")
     with torch.no_grad():
         model.bert.encoder.layer[0].intermediate.dense.bias[0] = 40000.0
@@ -120,20 +120,20 @@ def calibrated(untouched: Path, tmp_path: Path) -> tuple[Path, Path]:
 def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
     bundle, data = calibrated
     export_onnx(bundle)
-    made = export(bundle, "int8", reading=Reading(examples=32), data=data)
-    model = onnx.load(made.path)
+    report = export(bundle, "int8", reading=Reading(examples=32), data=data)
+    model = onnx.load(report.path)
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     rounded = [name for name, kind in kinds.items() if kind == TensorProto.INT8]
     assert rounded
     inner = tuple(f"layers.{layer}." for layer in range(LAYERS - 1))
     assert all(name.startswith(inner) for name in rounded), "the last layer's one token and the head stay float32"
-    assert made.quantised is not None
-    assert all(gate.passed for gate in made.quantised.gates)
-    first = made.path.read_bytes()
+    assert report.quantised is not None
+    assert all(gate.passed for gate in report.quantised.gates)
+    first = report.path.read_bytes()
     done = run_cli("export", bundle, "--precision", "int8", "--data", data, "--examples", 32, "-v")
     assert "INT8: " in done.stdout
     assert "unrolled: INT8 runs on CPUs" in done.stderr
-    assert made.path.read_bytes() == first
+    assert report.path.read_bytes() == first
     fp32, int8 = (run(bundle / f"model.{p}.onnx", feeds("bert", batch=8)) for p in ("fp32", "int8"))
     error = np.abs(fp32["probabilities"] - int8["probabilities"]).max()
     assert 0 < error < 0.1
@@ -141,9 +141,7 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
         assert predictor.precision == "int8"
 
 
-def test_int8_is_offered_only_where_its_gates_hold(
-    calibrated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_int8_requires_passing_gates(calibrated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, data = calibrated
     strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
     monkeypatch.setattr("hydrant.export.quantize.TOLERANCES", strict)
@@ -164,11 +162,11 @@ def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[P
     inputs = feeds("bert", batch=6)
     execute = run if precision != "bf16" else lambda path, feed: onnx_reference.run(onnx.load(path), feed)
     together = execute(path, inputs)
-    allowed = {"fp16": 2e-5, "bf16": 2e-3}.get(precision, 2e-6)  # older ONNX Runtimes add up FP16 in another order
+    allowed = {"fp16": 2e-5, "bf16": 2e-3}.get(precision, 2e-6)  # older ONNX Runtimes sum FP16 in another order
     for row in range(6):
         alone = execute(path, {name: array[row : row + 1] for name, array in inputs.items()})
         for name in ("probabilities", *SCORES, "energy", "distance"):
-            open_ended = 25 if name in ("energy", "distance") else 1  # not bounded, as entropies are
+            open_ended = 25 if name in ("energy", "distance") else 1  # unbounded, unlike entropies
             np.testing.assert_allclose(
                 alone[name][0], together[name][row], rtol=0, atol=allowed * open_ended, err_msg=name
             )
@@ -198,23 +196,23 @@ def test_openvino(precision: str, text: Path) -> None:
 def test_attention_scores_beyond_fp16_are_islands_in_every_form(
     family: str, attention: str, lowering: str, tmp_path: Path
 ) -> None:
-    """Scores up to 10⁵: only an island keeps them from overflowing."""
+    """Scores up to 10⁵ overflow unless they are float32 islands."""
     model, plan = make_model(family), random_plan(family, 3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")):
                 parameter.mul_(60.0)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
-    made = export(tmp_path / "bundle", "fp16", form=GraphForm(lowering=lowering, attention=attention))
-    assert made.islands is not None
-    assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= made.islands.values
+    report = export(tmp_path / "bundle", "fp16", form=GraphForm(lowering=lowering, attention=attention))
+    assert report.islands is not None
+    assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= report.islands.values
     expected = oracle.ensemble([model], plan, make_inputs(family))
-    got = run(made.path, feeds(family))
+    got = run(report.path, feeds(family))
     assert np.isfinite(got["probabilities"]).all()
     assert np.abs(got["probabilities"] - expected["probabilities"]).mean() < 0.02
 
 
-def test_external_data_leaves_with_the_graph_it_belonged_to(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_data_is_removed_with_its_graph(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as limited:
         limited.setattr(onnx_file, "EXTERNAL_DATA_BYTES", 100)
         export_onnx(text)
@@ -225,7 +223,7 @@ def test_external_data_leaves_with_the_graph_it_belonged_to(text: Path, monkeypa
         assert predictor.predict(feeds("bert")).probabilities.shape == (4, 5)
 
 
-def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_microbatches_equal_the_whole_batch(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_onnx(text)
     inputs = feeds("bert", batch=7)
     with load(text, "onnxruntime") as predictor:

@@ -1,4 +1,4 @@
-"""Exact rewrites: each alone and all together leave the results as they are, and do what they say."""
+"""Exact rewrites, one by one and together: unchanged results, and correct reports."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run(path: Path, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def module(ensemble: Any, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What a fused module gives."""
+    """Outputs of a fused module."""
     with torch.no_grad():
-        found = ensemble(**inputs)
-    return {name: getattr(found, name).numpy() for name in FIELDS}
+        outputs = ensemble(**inputs)
+    return {name: getattr(outputs, name).numpy() for name in FIELDS}
 
 
 def assert_same(a: dict[str, np.ndarray], b: dict[str, Any], atol: float = 2e-5) -> None:
@@ -52,10 +52,10 @@ def forked(family: str, fork: int, members: int = 3) -> HeadPlan:
 
 @st.composite
 def plans(draw: st.DrawFn, family: str) -> HeadPlan:
-    kept = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
-    trunk = draw(st.lists(kept, min_size=LAYERS, max_size=LAYERS))
+    heads_of_layer = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
+    trunk = draw(st.lists(heads_of_layer, min_size=LAYERS, max_size=LAYERS))
     fork = draw(st.integers(0, LAYERS))
-    own = st.tuples(*[kept] * LAYERS)
+    own = st.tuples(*[heads_of_layer] * LAYERS)
     members = draw(st.lists(own, min_size=1, max_size=4))
     joined = tuple(tuple(trunk[layer] if layer < fork else m[layer] for layer in range(LAYERS)) for m in members)
     return HeadPlan(model_type(family), LAYERS, HEADS, joined, "random")
@@ -67,7 +67,7 @@ def plans(draw: st.DrawFn, family: str) -> HeadPlan:
 def test_any_plan_lowering_and_choice_of_rewrites(
     family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The module, and the graph in every lowering and with either operator, with all rewrites or without some."""
+    """Module and graph equal the oracle, in every lowering and operator, with all rewrites or without some."""
     plan, model = data.draw(plans(family)), make_model(family)
     inputs = make_inputs(family, batch=data.draw(st.integers(1, 5)), seed=data.draw(st.integers(0, 9)))
     ensemble, folder = fuse(model, plan), tmp_path_factory.mktemp("rewrites") / "bundle"
@@ -96,11 +96,11 @@ def test_separate_parts_in_both_lowerings(family: str, separate: str, tmp_path: 
         assert_same(plain, oracle.ensemble(models, ensemble.plan, inputs))
 
 
-def test_each_rewrite_says_what_it_changed(tmp_path: Path) -> None:
+def test_each_rewrite_reports_its_change(tmp_path: Path) -> None:
     save_bundle(fuse([make_model("vit")] * len(forked("vit", 1).members), forked("vit", 1)), tmp_path / "bundle")
     for form, names in (
         (GraphForm(), set(REWRITES)),
-        (GraphForm(lowering="grouped"), set(REWRITES) - {"absorb-keys"}),  # it would break up fused attention
+        (GraphForm(lowering="grouped"), set(REWRITES) - {"absorb-keys"}),  # it would prevent fused attention
         (GraphForm(without=tuple(REWRITES)), set()),
     ):
         assert {change.rewrite for change in export(tmp_path / "bundle", form=form).changes} == names

@@ -1,4 +1,4 @@
-"""``tokenizer.onnx`` and texts in the C++ runner, against Hugging Face's tokenizers and Python's predictions."""
+"""``tokenizer.onnx`` and texts in the C++ runner, compared with Hugging Face's tokenizers and Python's predictions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
 from token_support import make_tagger
 
 COUNT = 150
-"""Random texts, beside the known ones."""
+"""Random texts, besides the fixed ones."""
 
 PAIRS = [("hello world", "transfer money"), ("Wie geht's?", "naïve " * 30), ("money " * 30, "日本 a")]
 TEXTS = ["Transfer 100 € to Zoë, please!", "hello, world", "ΣΊΣΥΦΟΣ 안녕 \U0001f600", "x" * 120, "money " * 60]
 
 
 def letters_tokenizer(folder: Path, lower: bool) -> Any:
-    """A WordPiece tokenizer that knows every ASCII character as a piece, at the beginning of words and within."""
+    """WordPiece tokenizer with every ASCII character as a piece, at the start of words and within."""
     folder.mkdir(parents=True, exist_ok=True)
     marks = [each for each in string.printable if not each.isspace()] + ["é", "日", "σ", "ς", "ᄋ", "ᅡ"]
     words = [*dict.fromkeys([*WORDS, *marks]), *(f"##{each}" for each in marks), "##ing", "##er"]
@@ -44,7 +44,7 @@ def letters_tokenizer(folder: Path, lower: bool) -> Any:
 
 
 def bytes_tokenizer() -> Any:
-    """A byte-level BPE tokenizer, as RoBERTa's."""
+    """Byte-level BPE tokenizer, as RoBERTa's."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "th", "he", "Ġt", "<mask>"]
@@ -54,7 +54,7 @@ def bytes_tokenizer() -> Any:
 
 
 def make_bundles(folder: Path) -> None:
-    """Bundles of two families in ``uncased`` and ``bytes``, with their tokenizers as graphs."""
+    """Write bundles ``uncased`` and ``bytes`` of two families, with their tokenizers as graphs."""
     for name, family, tokenizer in (
         ("uncased", "bert", letters_tokenizer(folder / "uncased-source", lower=True)),
         ("bytes", "roberta", bytes_tokenizer()),
@@ -64,18 +64,18 @@ def make_bundles(folder: Path) -> None:
         bundle = hydrant.save_bundle(ensemble, folder / name, processor=tokenizer)
         hydrant.export_onnx(bundle)
         bundle = Bundle.open(bundle.path)
-        content, told = made_tokenizer(bundle, 0, COUNT)
-        assert told.texts >= 100
-        assert told.bytes == len(content)
+        content, report = made_tokenizer(bundle, 0, COUNT)
+        assert report.texts >= 100
+        assert report.bytes == len(content)
         bundle.add({TOKENIZER_GRAPH: content})
 
 
 KNOWN: dict[tuple[Any, ...], dict[int, str]] = {}
-"""Steps of a tokenizer and a range of characters → what becomes of these."""
+"""Steps of a tokenizer and a range of characters → their mapping."""
 
 
 def read_by_steps(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
-    """As ``hydrant.export.wordpiece._read``, which asks the same steps for the same characters once."""
+    """Cached ``hydrant.export.wordpiece._read``, by steps and characters."""
     if len(points) < wordpiece.CHUNK:
         return _read(tokenizer, points, changes)
     steps = (tokenizer.normalizer, tokenizer.pre_tokenizer)
@@ -88,7 +88,7 @@ def read_by_steps(tokenizer: Any, points: range, changes: dict[int, str]) -> Non
 
 @pytest.fixture(scope="module", autouse=True)
 def read_once() -> Iterator[None]:
-    """All characters of Unicode are shown to each kind of tokenizer once, which takes seconds."""
+    """Map all Unicode characters once for each kind of tokenizer, which takes seconds."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(wordpiece, "_read", read_by_steps)
         yield
@@ -101,10 +101,10 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     return {name: Bundle.open(folder / name) for name in ("uncased", "bytes")}
 
 
-def test_the_graph_is_deterministic_and_says_what_it_was_made_from(
+def test_the_graph_is_deterministic_and_names_its_tokenizer(
     bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The texts that it is compared on are no part of it."""
+    """The test texts do not change the graph."""
     bundle = bundles["bytes"]
     stored = bundle.file(TOKENIZER_GRAPH).read_bytes()
     monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: TEXTS)
@@ -116,8 +116,8 @@ def test_the_graph_is_deterministic_and_says_what_it_was_made_from(
     assert facts["hydrant.unread"].split("\n") == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
-def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) -> None:
-    """Its words have no pieces of one letter, so that words are known in part, which the operator does otherwise."""
+def test_a_tokenizer_with_other_ids_is_rejected(tmp_path: Path) -> None:
+    """The vocabulary lacks single letters, so partly known words occur; the operator treats them differently."""
     model = make_model("bert")
     bundle = hydrant.save_bundle(
         hydrant.fuse(model, random_plan("bert", 2)), tmp_path / "bundle", processor=make_tokenizer(tmp_path / "source")
@@ -127,7 +127,7 @@ def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) 
         hydrant.export_onnx(bundle, tokenizer=True)
     assert Bundle.open(bundle.path).digests() == before
     steps = json.loads((bundle.path / "processor/tokenizer.json").read_bytes())
-    steps["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[NONE]"  # on which its library panics
+    steps["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[NONE]"  # the tokenizers library panics on it
     bundle.add({"processor/tokenizer.json": json.dumps(steps).encode()})
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         hydrant.export_onnx(bundle, tokenizer=True)
@@ -146,15 +146,15 @@ def test_texts_in_cpp_are_predicted_as_in_python(
             ([word for pair in PAIRS for word in ("--pair", *pair)], PAIRS),
         ):
             wanted = predictor.rows(predictor.predict(inputs), inputs)
-            found = lines(run(runner, bundle.path, *words, **library))
-            for mine, theirs in zip(found, wanted, strict=True):
+            rows = lines(run(runner, bundle.path, *words, **library))
+            for mine, theirs in zip(rows, wanted, strict=True):
                 assert list(mine) == list(theirs)
                 assert mine["input"] == (theirs["input"] if isinstance(theirs["input"], str) else list(theirs["input"]))
                 for key in ("confidence", "predictive_entropy", "mutual_information"):
                     assert mine[key] == pytest.approx(theirs[key], abs=2e-6), key
 
 
-def test_what_the_runner_refuses(
+def test_inputs_that_the_runner_rejects(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:
     path = bundles["bytes"].path
@@ -171,7 +171,7 @@ def test_what_the_runner_refuses(
         refused(run(runner, path, *words, **library), name)
 
 
-def test_a_graph_of_another_tokenizer_is_refused_and_shown(
+def test_a_graph_of_another_tokenizer_is_rejected_and_reported(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:
     bundle = hydrant.Bundle.open(shutil.copytree(bundles["bytes"].path, tmp_path / "bundle"))
@@ -187,13 +187,11 @@ def test_a_graph_of_another_tokenizer_is_refused_and_shown(
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
-    tags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The longest first, as the tokenizer does."""
+def test_tokens_within_other_tokens(tags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest token matches first, as in the tokenizer."""
     tokenizer = letters_tokenizer(tmp_path / "source", lower=True)
     tokenizer.add_special_tokens({"additional_special_tokens": [*(f"<t{n}>" for n in range(14)), "<e>", "<e>2"]})
     ensemble = hydrant.fuse((make_tagger if tags else make_model)("bert", vocab_size=400), random_plan("bert", 2))
     bundle = hydrant.save_bundle(ensemble, tmp_path / "bundle", processor=tokenizer)
-    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])  # those of the tokens alone
-    assert made_tokenizer(bundle, 0)[1].texts == 5  # compared, behind the first sixteen
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])  # special tokens only
+    assert made_tokenizer(bundle, 0)[1].texts == 5  # texts after the first sixteen tokens

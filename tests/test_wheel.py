@@ -1,4 +1,4 @@
-"""What is shipped: the wheel from the checkout and from the sdist, what is in it, and a serving image made of it."""
+"""Wheels from the checkout and from the sdist, their contents, and a serving image."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from test_house import ROOT, SOURCES
 
 CHECKOUT = Path(__file__).parents[1]
 LIMIT = 250_000_000
-"""Bytes of packages that a serving image may hold, without pip and without what Python compiles of them."""
+"""Largest size of a serving image's packages in bytes, without pip and compiled files."""
 
 ABSENT = ("accelerate", "datasets", "matplotlib", "onnx", "polygraphy", "scipy", "sklearn", "torch", "transformers")
 
 
 def built(source: Path, folder: Path, *what: str) -> None:
-    """Run the build tool; outside the checkout, whose folder ``build/`` would be taken for it."""
+    """Run the build tool outside the checkout, whose folder ``build/`` would shadow it."""
     command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder.parent)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -36,7 +36,7 @@ def built(source: Path, folder: Path, *what: str) -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``direct/`` holds the wheel made from the checkout, ``dist/`` the sdist and the wheel made from that."""
+    """Folder with ``direct/`` (wheel from the checkout) and ``dist/`` (sdist and the wheel from it)."""
     folder = tmp_path_factory.mktemp("wheel")
     left = shutil.ignore_patterns(
         ".git", ".venv*", ".build", ".cache", ".*_cache", "__pycache__", "*.egg-info", "out", "hydrant-demo"
@@ -48,9 +48,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel(folder: Path) -> Path:
-    (found,) = folder.glob("*.whl")
-    assert found.name == f"hydrant_uq-{hydrant.__version__}-py3-none-any.whl"
-    return found
+    (path,) = folder.glob("*.whl")
+    assert path.name == f"hydrant_uq-{hydrant.__version__}-py3-none-any.whl"
+    return path
 
 
 def test_the_sdist_builds_the_same_wheel(dist: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_sdist_builds_the_same_wheel(dist: Path) -> None:
         assert direct.read(name) == through.read(name), name
 
 
-def test_the_wheel_holds_the_package_and_no_more(dist: Path) -> None:
+def test_the_wheel_contains_the_package_only(dist: Path) -> None:
     names = zipfile.ZipFile(wheel(dist / "dist")).namelist()
     package = {name for name in names if ".dist-info/" not in name}
     modules = {f"hydrant/{path.relative_to(ROOT).as_posix()}" for path in SOURCES.values()}
@@ -81,34 +81,34 @@ def test_the_wheel_has_a_bill_of_materials(dist: Path) -> None:
     assert "torch" not in required
 
 
-def test_the_sdist_holds_what_tests_and_the_cpp_runner_need(dist: Path) -> None:
+def test_the_sdist_contains_tests_and_the_cpp_runner(dist: Path) -> None:
     (path,) = (dist / "dist").glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "Makefile", "constraints.txt", "constraints-oldest.txt"} <= names
-    kept = {".cpp", ".h", ".json", ".md", ".npy", ".onnx", ".py", ".safetensors"}
+    suffixes = {".cpp", ".h", ".json", ".md", ".npy", ".onnx", ".py", ".safetensors"}
     for folder in ("runtime/cpp", "tests", "examples", "docs"):
-        there = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in kept}
-        assert there, folder
-        assert there <= names, folder
+        files = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in suffixes}
+        assert files, folder
+        assert files <= names, folder
 
 
 @pytest.fixture(scope="module")
 def serving(dist: Path) -> Path:
-    """Python in a fresh environment that holds ``hydrant-uq[onnxruntime]``."""
+    """Python of a fresh environment with ``hydrant-uq[onnxruntime]``."""
     folder = dist / "serving"
     venv.create(folder)
     python = folder / "bin/python"
     first = pip(python, "numpy")
     if first.returncode:
-        pytest.skip(f"no package index answers: {(first.stderr.strip().splitlines() or ['?'])[-1]}")
+        pytest.skip(f"no package index is reachable: {(first.stderr.strip().splitlines() or ['?'])[-1]}")
     done = pip(python, f"hydrant-uq[onnxruntime] @ {wheel(dist / 'dist').as_uri()}")
     assert done.returncode == 0, done.stderr
     return python
 
 
 def pip(python: Path, wanted: str) -> subprocess.CompletedProcess[str]:
-    """Install at the versions that are tested, by the pip that is here."""
+    """Install at the tested versions, with this environment's pip."""
     command = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     command += ["install", "-q", "--retries", "1", "--no-compile"]
     pins = ["-c", CHECKOUT / "constraints.txt", wanted]
@@ -117,15 +117,15 @@ def pip(python: Path, wanted: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def bundles(dist: Path, bert_checkpoint: Path, vit_checkpoint: Path) -> dict[str, Path]:
-    """A bundle of texts and one of images, with graphs."""
+    """Text and image bundles with graphs."""
     loaders = {"bert": transformers.AutoTokenizer, "vit": transformers.ViTImageProcessorPil}
-    made = {}
+    paths = {}
     for family, checkpoint in (("bert", bert_checkpoint), ("vit", vit_checkpoint)):
         ensemble = hydrant.fuse(checkpoint, random_plan(family, 2))
         processor = loaders[family].from_pretrained(checkpoint)
         hydrant.export_onnx(hydrant.save_bundle(ensemble, dist / family, processor))
-        made[family] = dist / family
-    return made
+        paths[family] = dist / family
+    return paths
 
 
 def run(command: list[object], cwd: Path) -> str:
@@ -136,10 +136,10 @@ def run(command: list[object], cwd: Path) -> str:
 
 
 def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
-    """One test, so that workers do not install it each for themselves."""
+    """One test, so that parallel workers install the environment once."""
     code = f"import importlib.util as u, sysconfig; print(sysconfig.get_path('purelib'), *map(u.find_spec, {ABSENT}))"
-    packages, *found = run([serving, "-c", code], serving.parent).split()
-    assert found == ["None"] * len(ABSENT)
+    packages, *specs = run([serving, "-c", code], serving.parent).split()
+    assert specs == ["None"] * len(ABSENT)
     size = sum(path.stat().st_size for path in Path(packages).rglob("*") if not path.is_symlink())
     assert size < LIMIT, f"{size / 1e6:.0f} MB"
     command, texts = serving.with_name("hydrant"), ["hello world", "the money"]
