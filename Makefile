@@ -1,10 +1,10 @@
-# make demo    the main job on embedded data, a few minutes on a CPU
-# make test    every test
-# make oldest  part of the tests, with the oldest versions that pyproject.toml declares
-# make check   ruff, mypy, clang-format and clang-tidy, as CI runs them; make -j2 -O check at once
+# make demo    complete run on embedded data, a few minutes on a CPU
+# make test    all tests
+# make oldest  some tests, with the oldest versions that pyproject.toml declares
+# make check   ruff, mypy, clang-format and clang-tidy, as in CI; in parallel: make -j2 -O check
 # make docs    docs/ as a site: .build/site/index.html
 # make dist    the sdist and the wheel, in .build/dist
-# Each makes .venv first if it is not there, make oldest .venv-oldest.
+# Each target creates .venv if missing; make oldest creates .venv-oldest.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,10 +13,10 @@ EXTRA ?= dev
 TESTS ?=
 PIP_INSTALL = $(VENV)/bin/pip --disable-pip-version-check -q install --no-compile
 INSTALL = $(PIP_INSTALL) --no-build-isolation --no-deps --force-reinstall .
-# Most of what is installed is never imported: Python compiles what is, and keeps it.
+# Most installed files are never imported: Python compiles and caches only the imported ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Every dependency is used by one of these, and every family is fused and exported.
+# These tests use every dependency, and fuse and export every family.
 OLDEST = $(patsubst %,tests/test_%.py,build data graph grpc parity processing runtime) \
 	tests/test_adapter.py::test_ranks_and_scales_are_those_of_peft \
 	tests/test_evaluate.py::test_report_files_and_html \
@@ -59,23 +59,23 @@ docs: $(VENV)/docs.stamp
 	$(VENV)/bin/python tests/command_page.py
 	$(VENV)/bin/zensical build --clean --strict
 
-# The command, not python -m build: that would take our folder build/ for the tool.
+# The command, not python -m build, which would import our folder build/.
 dist: $(VENV)/dev.stamp
 	rm -rf .build/setuptools .build/dist hydrant_uq.egg-info
 	$(VENV)/bin/pyproject-build --no-isolation --outdir .build/dist
 
-# Those of `make check`, `make test` and `make oldest`; make -j2 makes them at once.
+# Environments of `make check`, `make test` and `make oldest`; in parallel: make -j2.
 environments: $(VENV)/dev.stamp environment-oldest
 
 environment-oldest:
 	$(MAKE) .venv-oldest/test.stamp $(OLD)
 
-# Nothing is downloaded at a version that is not pinned: without isolation the wheel is built by the setuptools installed first.
+# All downloads are pinned: without isolation, the setuptools installed first builds the wheel.
 $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -c $(CONSTRAINTS) setuptools
 	$(PIP_INSTALL) --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
-	test $* != dev || $(PIP_INSTALL) --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
+	test $* != dev || $(PIP_INSTALL) --no-deps -c $(CONSTRAINTS) pytorch-ood  # its other requirements are for its models
 	touch $@
 
 clean:

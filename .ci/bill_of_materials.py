@@ -1,10 +1,10 @@
-"""Write ``.ci/sbom.cdx.json``: what hydrant brings along, as a CycloneDX 1.6 bill of materials.
+"""Write ``.ci/sbom.cdx.json``: hydrant's dependencies as a CycloneDX 1.6 bill of materials.
 
     .venv/bin/python .ci/bill_of_materials.py
 
-It lists what the core and every extra for users ask for, and what that asks for in turn, at the versions of
-``constraints.txt``, with which the tests run. Names, licences and who asks for what come from the packages installed
-beside the Python that runs this: those of ``make test``. Parts that are not installed there (a GPU's) have no version.
+It lists direct and indirect requirements of the core and of all users' extras, at the tested versions of
+``constraints.txt``. Names, licences and requirements come from the packages installed in this environment, that of
+``make test``. Packages that are not installed there (for GPUs) have no version.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / ".ci/sbom.cdx.json"
 OWN = {"demo", "dev", "docs", "test"}
-"""Extras for those who work on hydrant, or of others alone."""
+"""Extras for development."""
 
 
 def direct(project: dict[str, Any], extra: str | None = None) -> Iterator[Requirement]:
-    """What the package asks for by itself, or by an extra, its own extras resolved."""
+    """Direct requirements of the package or of an extra, with its own extras resolved."""
     for text in project["dependencies"] if extra is None else project["optional-dependencies"][extra]:
         wanted = Requirement(text)
         if wanted.name != project["name"]:
@@ -37,20 +37,20 @@ def direct(project: dict[str, Any], extra: str | None = None) -> Iterator[Requir
             yield from direct(project, name)
 
 
-def asked_by(wanted: Requirement) -> list[Requirement]:
-    """What an installed package asks for here, with the extras that it was asked with; nothing where it is absent."""
+def requirements_of(wanted: Requirement) -> list[Requirement]:
+    """Requirements of an installed package with its extras; empty if it is not installed."""
     try:
         texts = distribution(wanted.name).requires or []
     except PackageNotFoundError:
         return []
-    found = [Requirement(text) for text in texts]
+    needs = [Requirement(text) for text in texts]
     extras = ["", *sorted(wanted.extras)]
-    return [each for each in found if each.marker is None or any(each.marker.evaluate({"extra": e}) for e in extras)]
+    return [each for each in needs if each.marker is None or any(each.marker.evaluate({"extra": e}) for e in extras)]
 
 
 def closure(wanted: list[Requirement]) -> dict[str, set[str]]:
-    """Every package that is needed, with the names of those that it needs."""
-    found: dict[str, set[str]] = {}
+    """All required packages, each with the names of its requirements."""
+    packages: dict[str, set[str]] = {}
     todo, seen = list(wanted), set()
     while todo:
         each = todo.pop()
@@ -58,39 +58,39 @@ def closure(wanted: list[Requirement]) -> dict[str, set[str]]:
         if (name, frozenset(each.extras)) in seen:
             continue
         seen.add((name, frozenset(each.extras)))
-        needs = asked_by(each)
-        found.setdefault(name, set()).update(canonicalize_name(need.name) for need in needs)
+        needs = requirements_of(each)
+        packages.setdefault(name, set()).update(canonicalize_name(need.name) for need in needs)
         todo += needs
-    return found
+    return packages
 
 
 def pins() -> dict[str, str]:
-    """The tested versions by name."""
+    """Tested versions by name."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in pairs}
 
 
 def component(name: str, version: str | None, required: bool, extras: list[str]) -> dict[str, Any]:
-    """One entry of the bill."""
-    found: dict[str, Any] = {"type": "library", "bom-ref": name, "name": name}
+    """Entry of the bill."""
+    entry: dict[str, Any] = {"type": "library", "bom-ref": name, "name": name}
     if version is not None:
-        found["version"] = version
-    found["scope"] = "required" if required else "optional"
+        entry["version"] = version
+    entry["scope"] = "required" if required else "optional"
     try:
         licence = distribution(name).metadata.get("License-Expression")
     except PackageNotFoundError:
         licence = None
     if licence:
-        found["licenses"] = [{"expression": licence}]
-    found["purl"] = f"pkg:pypi/{name}" + ("" if version is None else f"@{version}")
+        entry["licenses"] = [{"expression": licence}]
+    entry["purl"] = f"pkg:pypi/{name}" + ("" if version is None else f"@{version}")
     if extras and not required:
-        found["properties"] = [{"name": "hydrant:extra", "value": extra} for extra in extras]
-    return found
+        entry["properties"] = [{"name": "hydrant:extra", "value": extra} for extra in extras]
+    return entry
 
 
 def bill() -> dict[str, Any]:
-    """The whole document, without a time or a number of its own: the same sources give the same bytes."""
+    """Whole document, without a timestamp or serial number: equal sources give equal bytes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     match = re.search(r'__version__ = "(.+)"', (ROOT / "version.py").read_text())
     assert match is not None
@@ -123,7 +123,7 @@ def bill() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file."""
+    """Contents of the file."""
     return json.dumps(bill(), indent=1) + "\n"
 
 

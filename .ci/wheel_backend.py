@@ -1,6 +1,6 @@
-"""setuptools, whose wheels get a software bill of materials: ``….dist-info/sboms/hydrant-uq.cdx.json`` (PEP 770).
+"""setuptools with a software bill of materials in the wheel: ``….dist-info/sboms/hydrant-uq.cdx.json`` (PEP 770).
 
-A wheel holds nothing of an earlier one, and environments may be made from one checkout at once.
+Wheels contain no files of earlier builds. Several environments can be built from one checkout at once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Settings = Mapping[str, Any] | None
 
 
 LEFT = (".build/setuptools", "hydrant_uq.egg-info")
-"""What setuptools writes into the checkout; modules that were deleted since would come from there into the wheel."""
+"""Folders that setuptools writes into the checkout; they would add deleted modules to the wheel."""
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Wait for other processes that make a wheel of this checkout: both would write into the same folders."""
+    """Wait for other builds of this checkout, which write into the same folders."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):  # Windows has no such locks, nor have all file systems
+        with contextlib.suppress(ImportError, OSError):  # Windows and some file systems have no such locks
             import fcntl
 
             fcntl.flock(stack.enter_context(Path(__file__).open("rb")), fcntl.LOCK_EX)
@@ -52,7 +52,7 @@ def _alone() -> Iterator[None]:
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
-    """The ``.dist-info`` folder, with the bill in it."""
+    """Write the ``.dist-info`` folder with the bill of materials."""
     with _alone():
         return _metadata(metadata_directory, config_settings)
 
@@ -66,7 +66,7 @@ def _metadata(directory: str, config_settings: Settings) -> str:
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:  # noqa: ARG001 (its name is the interface)
-    """The wheel; its metadata are prepared anew, whatever was prepared before."""
+    """Build the wheel with freshly prepared metadata."""
     with _alone(), tempfile.TemporaryDirectory() as folder:
         for name in LEFT:
             shutil.rmtree(name, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""From a fine-tuned text classifier and a table of texts to a bundle that predicts."""
+"""Fine-tuned text classifier and a table of texts → a bundle that predicts."""
 
 import sys
 
@@ -14,8 +14,8 @@ hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(mo
 hydrant.export_onnx(folder)
 
 with hydrant.load(folder) as predictor:
-    found = predictor.predict(texts)
+    prediction = predictor.predict(texts)
     for text, label, confidence, information in zip(
-        texts, found.label, found.confidence, found.mutual_information, strict=True
+        texts, prediction.label, prediction.confidence, prediction.mutual_information, strict=True
     ):
         print(f"{predictor.labels[label]}\t{confidence:.3f}\t{information:.4f}\t{text}")

@@ -1,4 +1,4 @@
-"""From a fine-tuned image classifier and a folder of images to a bundle that predicts pictures."""
+"""Fine-tuned image classifier and a folder of images → a bundle that predicts pictures."""
 
 import sys
 
@@ -14,6 +14,6 @@ hydrant.save_bundle(ensemble, folder, processor=AutoImageProcessor.from_pretrain
 hydrant.export_onnx(folder)
 
 with hydrant.load(folder) as predictor:
-    found = predictor.predict([Image.open(picture) for picture in pictures])
-    for picture, label, entropy in zip(pictures, found.label, found.predictive_entropy, strict=True):
+    prediction = predictor.predict([Image.open(picture) for picture in pictures])
+    for picture, label, entropy in zip(pictures, prediction.label, prediction.predictive_entropy, strict=True):
         print(f"{predictor.labels[label]}\t{entropy:.3f}\t{picture}")

@@ -1,4 +1,4 @@
-"""Several checkpoints, trained apart, as one graph that is exactly their Deep Ensemble."""
+"""Independently trained checkpoints as one graph that equals their Deep Ensemble."""
 
 import sys
 

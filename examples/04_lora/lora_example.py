@@ -10,5 +10,5 @@ base, folder, *adapters = sys.argv[1:]
 ensemble = hydrant.fuse(base, adapters=adapters, low_rank="auto")
 hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(base))
 hydrant.export_onnx(folder)
-kept = [name for name, form in ensemble.provenance["adapted"].items() if form["low_rank"]]
-print(f"{len(adapters)} members; {len(kept)} updates of low rank kept, the others merged")
+updates = [name for name, form in ensemble.provenance["adapted"].items() if form["low_rank"]]
+print(f"{len(adapters)} members; {len(updates)} low-rank updates kept, the others merged")

@@ -10,12 +10,12 @@ from hydrant.build import TensorRTForRTX
 hydrant.export_onnx(folder, precision="fp16")
 model = hydrant.Bundle.open(folder).architecture()
 longest = min(128, model.max_sequence)
-made = hydrant.build_engine(
+built = hydrant.build_engine(
     folder,
     TensorRTForRTX(compute_capability=["8.9"]),
     "fp16",
     batch=["1:8:32"],
     sequence=[f"8:{longest // 2}:{longest}"] if model.modality == "text" else [],
 )
-fused, blocks = made.facts.fused[0], made.facts.attention_blocks
-print(f"{made.path.name}: {fused} of {blocks} attention blocks fused")
+fused, blocks = built.facts.fused[0], built.facts.attention_blocks
+print(f"{built.path.name}: {fused} of {blocks} attention blocks fused")

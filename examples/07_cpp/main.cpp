@@ -11,10 +11,10 @@ int main(int count, char** arguments) {
   }
   try {
     const hydrant::Predictor predictor(arguments[1]);
-    const hydrant::Prediction found = predictor.predict(hydrant::read_tensors(arguments[2]));
-    for (std::size_t row = 0; row < found.label.size(); ++row) {
-      std::cout << predictor.labels()[static_cast<std::size_t>(found.label[row])] << '\t' << found.confidence[row]
-                << '\t' << found.mutual_information[row] << '\n';
+    const hydrant::Prediction p = predictor.predict(hydrant::read_tensors(arguments[2]));
+    for (std::size_t row = 0; row < p.label.size(); ++row) {
+      std::cout << predictor.labels()[static_cast<std::size_t>(p.label[row])] << '\t' << p.confidence[row]
+                << '\t' << p.mutual_information[row] << '\n';
     }
   } catch (const hydrant::Error& error) {
     std::cerr << error.what() << '\n';

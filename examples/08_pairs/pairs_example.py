@@ -1,4 +1,4 @@
-"""A sentence-pair classifier: two texts make one input."""
+"""Sentence-pair classifier: two texts form one input."""
 
 import sys
 
@@ -14,5 +14,5 @@ hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(mo
 hydrant.export_onnx(folder)
 
 with hydrant.load(folder) as predictor:
-    found = predictor.predict([(first, second)])
-    print(predictor.labels[found.label[0]], float(found.confidence[0]), float(found.mutual_information[0]))
+    p = predictor.predict([(first, second)])
+    print(predictor.labels[p.label[0]], float(p.confidence[0]), float(p.mutual_information[0]))
