@@ -25,7 +25,7 @@ SHARE = 3  # Of how many heads one is kept in the layers where members differ
 HEAD = ["class", "layers × heads", "tokens", "single, rewritten", "last layer", "last third", "first layer"]
 
 BASE: dict[str, dict[str, Any]] = {
-    "electra": {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "electra": {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 }
 """What a base-sized model has where the configuration's own defaults are those of a smaller one."""
 

@@ -36,16 +36,7 @@ import numpy as np
 from harness import has
 from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import named_rows
-from serving_systems import (
-    PLAIN,
-    Service,
-    Wire,
-    litserve_service,
-    ray_service,
-    runner_service,
-    service,
-    triton_service,
-)
+from serving_systems import PLAIN, Service, Wire, litserve_service, ray_service, runner_service, service, triton_service
 
 CLIENTS = (1, 8, 32)
 PACKAGES = ("starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")

@@ -146,7 +146,7 @@ def each_backend(
 
 def crowd(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Writers and readers of one bundle."""
-    from crash_verbs import Bench, hidden, import_all, learn
+    from crash import Bench, hidden, import_all, learn
 
     import_all()
     bench = Bench.prepared(folder, options.model, options.data, [])
@@ -191,7 +191,7 @@ def read(bundle: Path, backend: str, texts: list[str], known: set[bytes], ends: 
 
 def write(bench: Any, commands: list[list[str]], ends: float) -> Counter[str]:
     """Run commands in turn until the time is over, and kill one in four; count the outcomes."""
-    from crash_verbs import Forked
+    from crash import Forked
     from hydrant.bundle.store import MEANWHILE
 
     draw, found, turn, seconds = random.Random(str(commands)), Counter[str](), 0, 1.0

@@ -3,7 +3,7 @@
     python benchmarks/study_run.py clinc150 ../shared -o benchmarks/results/study-clinc150.json
     python benchmarks/study_run.py vision ../shared -o benchmarks/results/study-vision.json
 
-Takes the folder that holds ``models/`` and ``data/`` (study_clinc150.py, study_vision.py), and trains what is missing.
+Takes the folder that holds ``models/`` and ``data/`` (study_subjects.py), and trains what is missing.
 Everything long is kept in ``--work`` and used again.
 """
 
@@ -20,10 +20,9 @@ import study_figures as figures
 import study_table as tables
 from harness import ROOT
 from hydrant.metrics.timing import Rules
-from study_clinc150 import Clinc150
 from study_rows import CONTROL, DEEP, DROPOUT, LORA, SINGLE, Rows, Subject, results
+from study_subjects import Clinc150, Vision
 from study_table import draw_rows
-from study_vision import Vision
 
 KINDS: dict[str, type[Subject]] = {"clinc150": Clinc150, "vision": Vision}
 

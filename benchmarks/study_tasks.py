@@ -26,10 +26,7 @@ import hydrant
 import numpy as np
 import study_figures
 from harness import ROOT, table
-from hydrant.evaluation.metric_names import (
-    DETECTION,
-    SCORES,
-)
+from hydrant.evaluation.metric_names import DETECTION, SCORES
 from hydrant.evaluation.report import Figure
 from hydrant.evaluation.verdict import BETTER, WORSE, outcome
 from hydrant.tasks import TASKS, Column

@@ -127,14 +127,7 @@ class _Index:
             self.intents[intent].append(place)
         self.names = sorted(self.intents)
 
-    def pairs(
-        self,
-        queries: Sequence[Query],
-        count: int,
-        rng: np.random.Generator,
-        mix: Mix,
-        source: str,
-    ) -> Examples:
+    def pairs(self, queries: Sequence[Query], count: int, rng: np.random.Generator, mix: Mix, source: str) -> Examples:
         inputs, labels = [], []
         for place in rng.permutation(len(queries))[:count]:
             text, intent = queries[place]

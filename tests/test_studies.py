@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import harness
 import study_run
+import study_subjects
 import study_table
-import study_vision
 import training
 import transformers
 from study import Fork
@@ -58,7 +58,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint(place / "models/vit-tiny-imagenet", ["a", "b", "c"], 64)
     checkpoint(place / "models/vit-tiny-cifar10", ["a", "b"], 32)
     rng = np.random.default_rng(0)
-    for name in study_vision.SPLITS:
+    for name in study_subjects.SPLITS:
         (place / "data/cifar").mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(place / f"data/cifar/{name}.zip", "w") as archive:
             for index in range(120):
@@ -71,7 +71,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 LEFT_OUT = [f"{name}, tuned" for name in ("Hydra Taylor", "Hydra Circ", "CircAvg")]
 
 
-class Tiny(study_vision.Vision):
+class Tiny(study_subjects.Vision):
     settings = TINY
 
 
