@@ -1,11 +1,9 @@
-"""Every classifier of texts, tokens, images and sounds in the installed transformers, as a tiny random model, traced.
+"""Census of tracing: every classifier of texts, tokens, images and audio in transformers, as a tiny random model.
 
-    python benchmarks/census.py            # examines what docs/reference/census.md lacks, and writes its tables
+    python benchmarks/census.py            # examine classes missing in docs/reference/census.md, and update its tables
 
-Each class is built with a tiny configuration, fused with ``traced=True``, exported, and run by ONNX Runtime; what it
-gives is compared, member by member, with the untouched original whose output projections have 0 in the columns of the
-heads that go. A class that is refused says
-why, and nothing is written of it; ``WRONG`` is a class that was not refused and does not agree.
+Each class is fused with ``traced=True``, exported, and run by ONNX Runtime. Each member is compared with the original
+model whose output projections are 0 for the pruned heads. ``WRONG`` is an accepted class whose outputs differ.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ SMALL: dict[str, Any] = {
     "sliding_window": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 32, "rotary_dim": 8, "entity_vocab_size": 50, "entity_emb_size": 32,
 }  # fmt: skip
-"""Sizes of every configuration that has them."""
+"""Sizes for every configuration with these fields."""
 
 OWN: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
@@ -96,12 +94,12 @@ OWN: dict[str, dict[str, Any]] = {
     "mobilevit": {"image_size": 64, "hidden_sizes": [32, 48, 64], "patch_size": 2, "num_attention_heads": 4},
     "mobilevitv2": {"image_size": 64, "patch_size": 2},
 }  # fmt: skip
-"""What a configuration needs beside these, or instead."""
+"""Additional or different fields by model type."""
 
 LATENT = {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
           "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
           "qk_head_dim": 16}  # fmt: skip
-"""Of attention with latent keys and values."""
+"""Fields for attention with latent keys and values."""
 
 OWN |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "axk1", "axk2", "minicpm3", "mistral4"), LATENT)
 
@@ -116,7 +114,7 @@ OWN |= dict.fromkeys(("siglip", "clip", "metaclip_2"), VISION)
 
 SOUND = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2,
          "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 24}  # fmt: skip
-"""Of models of waveforms."""
+"""Fields for waveform models."""
 
 OWN |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "sew", "sew-d"), SOUND)
 OWN |= {
@@ -127,15 +125,15 @@ OWN |= {
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
 }
 
-LARGEST = 6e7  # Parameters of the largest model that is built
+LARGEST = 6e7  # Maximum parameters of a built model
 
 
-class Late(Exception):  # noqa: N818 - no error: it ends a class that takes too long
-    """A class took longer than it may."""
+class Late(Exception):  # noqa: N818 - a timeout
+    """Time limit of a class exceeded."""
 
 
 def build(kind: str, model_type: str, class_name: str) -> Any:
-    """A tiny random model of a class, whose biases and tables are not 0."""
+    """Build a tiny random model of a class, with nonzero biases and tables."""
     configuration = CONFIG_MAPPING[model_type]
     usual = configuration()
     sizes = {
@@ -155,7 +153,7 @@ def build(kind: str, model_type: str, class_name: str) -> Any:
     with torch.device("meta"):
         parameters = sum(weight.numel() for weight in cls(config).parameters())
     if parameters > LARGEST:
-        raise ValueError(f"too large here: {parameters / 1e6:.0f} million parameters")
+        raise ValueError(f"too large: {parameters / 1e6:.0f} million parameters")
     torch.manual_seed(0)
     model = cls(config).eval().float()
     with torch.no_grad():
@@ -165,7 +163,7 @@ def build(kind: str, model_type: str, class_name: str) -> Any:
 
 
 def half(architecture: Any) -> hydrant.HeadPlan:
-    """Two members that keep every head of the first half of the blocks, then half of them, in whole groups."""
+    """Plan of two members with all heads in the first half of the blocks, then half of them in whole groups."""
     draw, members = random.Random(0), []
     for _ in range(2):
         keep = []
@@ -179,18 +177,18 @@ def half(architecture: Any) -> hydrant.HeadPlan:
 
 
 def without(model: Any, blocks: Any, keep: Any) -> Any:
-    """A copy of the original whose output projections have 0 in the columns of the heads that go."""
-    made = copy.deepcopy(model)
+    """Copy of the original with output projections 0 for the pruned heads."""
+    pruned = copy.deepcopy(model)
     for block, kept in zip(blocks, keep, strict=True):
-        linear = made.get_submodule(block.output)
+        linear = pruned.get_submodule(block.output)
         columns = linear.weight.data if isinstance(linear, torch.nn.Linear) else linear.weight.data.T
         for head in set(range(block.heads)) - set(kept):
             columns[:, head * block.head_width : (head + 1) * block.head_width] = 0
-    return made
+    return pruned
 
 
 def through(model: Any, folder: Path) -> dict[str, Any]:
-    """Fuse, export and verify one model: form, blocks, heads, and the largest difference of probabilities."""
+    """Fuse, export and compare one model; return form, blocks, heads and the largest difference of probabilities."""
     original, model = model, prepared(copy.deepcopy(model))
     architecture = trace(model)
     plan = half(architecture)
@@ -201,12 +199,12 @@ def through(model: Any, folder: Path) -> dict[str, Any]:
     worst = 0.0
     originals = [without(original, architecture.blocks, keep) for keep in plan.members]
     for batch in probes(architecture):
-        given = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
-        told = batch["attention_mask"].numpy() > 0 if architecture.every_token else slice(None)
+        ours = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+        real = batch["attention_mask"].numpy() > 0 if architecture.every_token else slice(None)
         for member, single in enumerate(originals):
             with torch.no_grad():
-                wanted = single(**batch).logits.softmax(-1).numpy()
-            difference = np.abs(given[:, member] - wanted)[told].max()
+                expected = single(**batch).logits.softmax(-1).numpy()
+            difference = np.abs(ours[:, member] - expected)[real].max()
             worst = max(worst, float(difference if np.isfinite(difference) else np.inf))
     block = architecture.blocks[-1]
     facts = {"form": ensemble.architecture.form, "blocks": architecture.layers, "heads": block.heads,
@@ -215,7 +213,7 @@ def through(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str, Any]:
-    """One row of the census."""
+    """Row of the census for one class."""
     row = {"kind": kind, "type": model_type, "class": class_name}
     began = time.monotonic()
     signal.alarm(limit)
@@ -224,15 +222,15 @@ def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str
             model = build(kind, model_type, class_name)
         except Late:
             raise
-        except Exception as error:  # whatever a configuration raises that does not fit the others' sizes
+        except Exception as error:  # configurations raise many types
             return {**row, "result": "not built", "why": _line(error)}
         with tempfile.TemporaryDirectory() as folder:
             return {**row, **through(model, Path(folder) / "out"), "seconds": round(time.monotonic() - began)}
     except Late:
-        return {**row, "result": "late", "why": f"not done after {limit} s"}
+        return {**row, "result": "late", "why": f"not finished after {limit} s"}
     except HydrantError as error:
         return {**row, "result": "refused", "why": _line(error)}
-    except Exception as error:  # a fault of ours: it is told, and counts as one
+    except Exception as error:  # a fault of hydrant
         return {**row, "result": "FAULT", "why": _line(error)}
     finally:
         signal.alarm(0)
@@ -249,15 +247,15 @@ KINDS = {
     "image": ("Images", MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
     "audio": ("Sounds", MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES),
 }
-"""Of each kind its heading in the page, and its classes by model type."""
+"""Kind → heading in the page, and classes by model type."""
 
 HEADER = ["class", "result", "members", "blocks × heads", "distance", "largest difference"]
 
-Found = dict[str, dict[str, list[str]]]  # The cells of each class that was examined, by kind
+Rows = dict[str, dict[str, list[str]]]  # kind → examined class → cells
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """What the page says of one class."""
+    """Cells of one class in the page."""
     if row["result"] not in ("passes", "WRONG"):
         return [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150].strip()}", "", "", "", ""]
     groups = f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
@@ -270,63 +268,63 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def table(found: Found, classes: dict[str, dict[str, str]]) -> str:
-    """The classes in Markdown, with their number by result, and those that were not examined yet."""
+def table(rows_of: Rows, classes: dict[str, dict[str, str]]) -> str:
+    """Markdown tables of the classes, with counts by result, and the classes not examined yet."""
     lines = []
     for kind, (title, _) in KINDS.items():
-        mine = found[kind]
-        counts = Counter(row[0].split(":")[0] for row in mine.values())
-        forms = Counter(row[1] for row in mine.values() if row[0] == "passes")
-        told = ", ".join(f"{count} {result}" for result, count in counts.most_common()) or "none examined"
-        told += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
-        lines += [f"## {title}", "", f"{len(mine)} classes: {told}.", ""]
-        lines += [harness.table(HEADER, [[name, *mine[name]] for name in sorted(mine)]), ""]
-        left = [name for name in classes[kind] if name not in mine]
-        lines += [f"Not examined yet: {', '.join(left)}.", ""] if left else []
+        examined = rows_of[kind]
+        counts = Counter(row[0].split(":")[0] for row in examined.values())
+        forms = Counter(row[1] for row in examined.values() if row[0] == "passes")
+        summary = ", ".join(f"{count} {result}" for result, count in counts.most_common()) or "none examined"
+        summary += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
+        lines += [f"## {title}", "", f"{len(examined)} classes: {summary}.", ""]
+        lines += [harness.table(HEADER, [[name, *examined[name]] for name in sorted(examined)]), ""]
+        missing = [name for name in classes[kind] if name not in examined]
+        lines += [f"Not examined yet: {', '.join(missing)}.", ""] if missing else []
     return "\n".join(lines)
 
 
-def read(page: str, made: str) -> Found:
-    """What a page tells of the classes that it names; nothing where another version made it."""
-    found: Found = {kind: {} for kind in KINDS}
+def read(page: str, versions: str) -> Rows:
+    """Rows of a page by kind; empty if the page is from other versions."""
+    rows_of: Rows = {kind: {} for kind in KINDS}
     kinds = {f"## {title}": kind for kind, (title, _) in KINDS.items()}
     mine: dict[str, list[str]] = {}
-    for line in page.splitlines() if made in page else []:
-        mine = found[kinds[line]] if line in kinds else mine
+    for line in page.splitlines() if versions in page else []:
+        mine = rows_of[kinds[line]] if line in kinds else mine
         name, *row = [cell.strip() for cell in line.strip("|").split("|")]
         if len(row) == len(HEADER) - 1 and name.isidentifier() and [name, *row] != HEADER:
             mine[name] = row
-    return found
+    return rows_of
 
 
 def main() -> None:
-    """Examine what the page lacks, and write it there, one class after another."""
+    """Examine the classes missing in the page, and update it after each."""
     parser = harness.parser(__doc__)
     parser.add_argument("--limit", type=int, default=180, help="seconds for each class")
-    parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS), help="of these kinds alone")
-    parser.add_argument("--only", nargs="*", default=[], help="model types to examine, again if need be")
+    parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS), help="only these kinds")
+    parser.add_argument("--only", nargs="*", default=[], help="model types to examine, even if examined before")
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, _late)
     logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
-    made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
-    found, classes = read(PAGE.read_text(), made), {kind: _named(mapping) for kind, (_, mapping) in KINDS.items()}
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
+    rows_of, classes = read(PAGE.read_text(), versions), {kind: _named(mapping) for kind, (_, mapping) in KINDS.items()}
     for kind in options.kind:
         for class_name, model_type in classes[kind].items():
             again = model_type in options.only
-            if (class_name in found[kind] and not again) or (options.only and not again):
+            if (class_name in rows_of[kind] and not again) or (options.only and not again):
                 continue
             row = examine(kind, model_type, class_name, options.limit)
             print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
-            found[kind][class_name] = cells(row)
-            harness.put_into(PAGE, f"{made}\n\n{table(found, classes)}".rstrip(), "census")
+            rows_of[kind][class_name] = cells(row)
+            harness.put_into(PAGE, f"{versions}\n\n{table(rows_of, classes)}".rstrip(), "census")
 
 
 def _named(mapping: Any) -> dict[str, str]:
-    """The model type of each class that the traced path knows."""
+    """Model type of each class that tracing supports."""
     named = {names if isinstance(names, str) else names[0]: kind for kind, names in reversed(mapping.items())}
-    known = traceable()
-    return {name: named[name] for name in sorted(named) if name in known}
+    supported = traceable()
+    return {name: named[name] for name in sorted(named) if name in supported}
 
 
 def _late(*_: object) -> None:

@@ -1,9 +1,9 @@
-"""Time of a circuit search, and of the naive one: L × H full forward passes of the Hugging Face model.
+"""Time of hydrant's circuit search, and of a naive one: L × H full forward passes of the Hugging Face model.
 
     python benchmarks/circuit_search.py -o benchmarks/results/circuits-cpu.json
 
-BERT-base's shape with random weights and random tokens; the objective is the negative log-likelihood. The two searches
-take turns, and times are medians; then their scores and heads are compared. Ends with status 1 if the heads differ.
+BERT-base's shape with random weights and tokens; the objective is the negative log-likelihood. Times are medians of
+alternating rounds. Scores and heads are compared; status 1 if the heads differ.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ CLASSES = 20
 def main() -> int:
     parser = harness.parser(__doc__)
     parser.add_argument("--examples", type=int, default=8, help="number of examples (default 8)")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens of each (default 128)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per example (default 128)")
     parser.add_argument("--layers", type=int, default=12, help="layers of the model (default 12)")
     parser.add_argument("--keep", type=int, default=8, help="heads kept in each layer (default 8)")
-    parser.add_argument("--rounds", type=int, default=3, help="of both (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of both searches (default 3)")
     options = parser.parse_args()
     torch.manual_seed(0)
     config = transformers.BertConfig(num_labels=CLASSES, num_hidden_layers=options.layers)
     model = transformers.BertForSequenceClassification(config).eval()
     for parameter in model.classifier.parameters():
-        parameter.data.normal_(0, 0.3)  # logits that differ
+        parameter.data.normal_(0, 0.3)  # distinct logits
     rng = np.random.default_rng(0)
     ids = rng.integers(5, config.vocab_size, (options.examples, options.tokens))
     labels = rng.integers(0, CLASSES, options.examples)
@@ -59,30 +59,30 @@ def main() -> int:
 
 
 def search(model: Any, ids: np.ndarray, labels: np.ndarray, keep: int) -> hydrant.HeadPlan:
-    """hydrant's search."""
+    """Run hydrant's search."""
     tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    how = Circuit(objective="nll", diversity="noise", max_accuracy_loss=100)
-    return hydrant.plan_heads(model, (tensors, labels), how, members=1, keep=keep)
+    method = Circuit(objective="nll", diversity="noise", max_accuracy_loss=100)
+    return hydrant.plan_heads(model, (tensors, labels), method, members=1, keep=keep)
 
 
 def best(scores: np.ndarray, keep: int) -> tuple[int, ...]:
-    """Heads of the highest scores."""
+    """Heads with the highest scores."""
     return tuple(sorted(np.argsort(scores)[-keep:].tolist()))
 
 
 def naive_search(model: Any, ids: torch.Tensor, labels: torch.Tensor, keep: int) -> np.ndarray:
-    """Loss without each head, layer by layer, [L, H]; pruned heads of the layers below are masked."""
+    """Loss without each head, [L, H]; pruned heads of lower layers are masked."""
     heads, scores, masked = model.config.num_attention_heads, [], {}
     for layer in range(model.config.num_hidden_layers):
         losses = [masked_loss(model, ids, labels, {**masked, layer: [head]}) for head in range(heads)]
         scores.append(np.array(losses))
-        kept = best(scores[-1], keep)
-        masked[layer] = [head for head in range(heads) if head not in kept]
+        best_heads = best(scores[-1], keep)
+        masked[layer] = [head for head in range(heads) if head not in best_heads]
     return np.stack(scores)
 
 
 def masked_loss(model: Any, ids: torch.Tensor, labels: torch.Tensor, masked: dict[int, Sequence[int]]) -> float:
-    """One full forward pass whose masked heads are zeroed by hooks before the output projection."""
+    """Loss of a full forward pass; hooks zero the masked heads before the output projection."""
     heads = model.config.num_attention_heads
 
     def silence(which: Sequence[int]) -> Any:

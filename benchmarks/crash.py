@@ -1,19 +1,15 @@
-"""Kills every verb that writes, and runs it on full and read-only disks; checks what it leaves.
+"""Crash safety: kill every writing verb, or run it on full and read-only disks, and check the files.
 
     python benchmarks/crash.py kills MODEL DATA --kills 200 --jobs 16 -o results.json
     python benchmarks/crash.py disks MODEL DATA --sizes 12 --jobs 16 -o results.json
 
-Each verb is first run whole, for its results and its time. ``kills``: it is started again and again over earlier
-results, and gets SIGKILL: at moments drawn evenly from that time, and just before each change that it makes to the file
-system. ``disks`` (needs Linux and the right to mount): it runs over earlier results in a small memory disk, which also
-holds its temporary files: with no room, with more than its work takes, with sizes in between that grow by the same
-factor, and read-only.
+Each verb first runs once for its results and duration. ``kills``: it runs over earlier results and gets SIGKILL, at
+uniformly random moments and just before each change to the file system. ``disks`` (needs Linux and the right to mount):
+it runs over earlier results on a small memory disk: with no free room, with several sizes of it, and read-only.
 
-The files must be the earlier ones or the verb's results, and whole: a bundle opens, and every file has its digest.
-(If a verb writes separate files, such as rows and errors, this holds for each file; for a Triton ensemble, for each
-model.) On a disk the verb ends well, or with status 2 and one line that names the disk's fault. Then, with room, the
-same command runs again: it must end well, and leave no hidden files. Status 1 if not. (For slow verbs, ``--again 10``
-runs the command again after every tenth kill only.)
+The files must be either the earlier ones or the results, and intact. (For separate files, such as rows and errors, this
+holds per file; for a Triton ensemble, per model.) On a disk the verb succeeds, or fails with status 2 and one line that
+names the disk's fault. The same command then runs again with room: it must succeed and leave no hidden files.
 """
 
 from __future__ import annotations
@@ -56,13 +52,13 @@ DATA = ["--data", "{data}"]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb that writes."""
+    """Verb that writes files."""
 
-    words: Sequence[str]  # of its command line
-    writes: Sequence[str] = ("out",)  # what it writes, in the folder of the trial; a bundle is named ``out``
-    apart: bool = False  # whether what it writes are files of their own, each of which may be old or new
-    needs: str = "torch"  # module without which it cannot run
-    goes_on: bool = False  # whether the same command over what it made makes something else, as tuning in place does
+    words: Sequence[str]  # command line
+    writes: Sequence[str] = ("out",)  # outputs in the trial's folder; a bundle is named ``out``
+    apart: bool = False  # outputs are independent files, each of which may be old or new
+    needs: str = "torch"  # required module
+    goes_on: bool = False  # a second run over its outputs changes them again, like tuning in place
 
 
 DEMO = ["demo", "--epochs", "1", "-o", "{now}/demo"]
@@ -126,7 +122,7 @@ CHANGES = {
     "open", "os.chmod", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate",
     "os.utime",
 }  # fmt: skip
-"""Events by which Python tells of changes to the file system before they are made."""
+"""Python's audit events before changes to the file system."""
 
 LIBRARIES = (
     "torch",
@@ -140,13 +136,13 @@ LIBRARIES = (
 )
 
 
-def known(name: str) -> bool:
-    """Whether a verb can run here."""
+def can_run(name: str) -> bool:
+    """Return True if a verb's module is installed."""
     return importlib.util.find_spec(VERBS[name].needs) is not None
 
 
 def import_all() -> None:
-    """Import what takes long, as far as it is installed; nothing here starts a thread. The rest is learned."""
+    """Import the installed slow libraries without starting a thread; :func:`learn` imports the others."""
     for library in LIBRARIES:
         with contextlib.suppress(ImportError):
             import_module(library)
@@ -156,11 +152,11 @@ def import_all() -> None:
 
 
 def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
-    """Run a command, and import here what it imported."""
+    """Run a command, and import its modules into this process."""
     ready()
-    status, said = Forked(words, after=lambda: file.write_text(json.dumps(sorted(sys.modules)))).end()
+    status, stderr = Forked(words, after=lambda: file.write_text(json.dumps(sorted(sys.modules)))).end()
     if status:
-        raise RuntimeError(f"hydrant {' '.join(words)}: {said}")
+        raise RuntimeError(f"hydrant {' '.join(words)}: {stderr}")
     for name in json.loads(file.read_text()):
         with contextlib.suppress(Exception):
             import_module(name)
@@ -168,15 +164,15 @@ def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The folder of a run."""
+    """Folders and placeholders of a run."""
 
-    given: Path  # what verbs read
-    old: Path  # what stands there before a verb runs
-    words: dict[str, str]  # values of the placeholders of command lines, but ``now``
+    given: Path  # inputs of verbs
+    old: Path  # files before a verb runs
+    words: dict[str, str]  # placeholders of command lines, except ``now``
 
     @classmethod
     def prepared(cls, place: Path, model: Path, data: Path, verbs: Collection[str] = tuple(VERBS)) -> Bench:
-        """What some verbs read or replace, made by the verbs themselves."""
+        """Create the inputs and earlier outputs of some verbs, with the verbs themselves."""
         given, old = place / "given", place / "old"
         given.mkdir()
         old.mkdir()
@@ -210,35 +206,36 @@ class Bench:
         if "demo" in verbs:
             bench.hydrant([*DEMO, "--seed", "9"], old)
         for name in ("rows.jsonl", "errors.jsonl", "report.html"):
-            (old / name).write_text("what stood there before\n")
+            (old / name).write_text("earlier content\n")
         return bench
 
     def line(self, words: Sequence[str], now: Path) -> list[str]:
-        """A command line whose placeholders are filled in."""
+        """Fill in the placeholders of a command line."""
         return [word.format(**self.words, now=now) for word in words]
 
     def hydrant(self, words: Sequence[str], now: Path | None = None) -> None:
-        """Run a command that must go well."""
-        status, said = Forked(self.line(words, now or self.old)).end()
+        """Run a command that must succeed."""
+        status, stderr = Forked(self.line(words, now or self.old)).end()
         if status:
-            raise RuntimeError(f"hydrant {' '.join(words)}: {said}")
+            raise RuntimeError(f"hydrant {' '.join(words)}: {stderr}")
 
     def fresh(self, now: Path, verb: Verb) -> None:
-        """What stands there before the verb runs, in a new folder ``now``."""
+        """Copy a verb's earlier outputs to a new folder ``now``."""
         shutil.rmtree(now, ignore_errors=True)
         now.mkdir(parents=True)
         for name in verb.writes:
-            there = self.old / name
-            if there.is_dir():
-                shutil.copytree(there, now / name)
-            elif there.exists():
-                shutil.copy(there, now / name)
+            path = self.old / name
+            if path.is_dir():
+                shutil.copytree(path, now / name)
+            elif path.exists():
+                shutil.copy(path, now / name)
 
 
 class Forked:
-    """A hydrant command in a process of its own, forked from this one; with ``step`` it dies before that change.
+    """Forked process of a hydrant command; it dies before change ``step``, counted below ``within``.
 
-    ``within`` leaves out changes elsewhere; ``before`` and ``after`` are called in the new process.
+    It starts in a process that has imported all libraries, so random moments fall into its work. ``before`` and
+    ``after`` run in the new process.
     """
 
     def __init__(
@@ -258,18 +255,18 @@ class Forked:
 
     @property
     def steps(self) -> int:
-        """Changes to the file system so far."""
+        """Number of changes to the file system so far."""
         return int.from_bytes(self._steps[:8], "little")
 
     def end(self) -> tuple[int, str]:
-        """Wait for it; its exit status (negative: the signal that ended it) and what it said on standard error."""
+        """Wait; return exit status (negative: the signal) and stderr."""
         with os.fdopen(self._reader, "rb") as pipe:
-            said = pipe.read().decode(errors="replace")
+            stderr = pipe.read().decode(errors="replace")
         _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status), said
+        return os.waitstatus_to_exitcode(status), stderr
 
     def killed_after(self, seconds: float) -> bool:
-        """Kill it at a moment; whether it still ran."""
+        """Kill it after some seconds; return True if it still ran."""
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGKILL)
         return self.end()[0] == -signal.SIGKILL
@@ -282,7 +279,7 @@ def _become(
     watch: Callable[[], None],
     after: Callable[[], None] | None,
 ) -> None:
-    """What a forked process does."""
+    """Run the command in the forked process."""
     status = 3
     try:
         null = os.open(os.devnull, os.O_RDWR)
@@ -304,7 +301,7 @@ def _become(
 
 
 def _count(steps: Any, last: int | None, within: Path | None) -> None:
-    """Count changes to the file system from now on, and die before the last one."""
+    """Count changes to the file system, and die before change ``last``."""
     below = None if within is None else f"{within}/"
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -327,55 +324,55 @@ def _count(steps: Any, last: int | None, within: Path | None) -> None:
 
 
 def state(now: Path) -> dict[str, str]:
-    """SHA-256 of every file that is not hidden, nor of interrupted work: name → digest."""
+    """Name → SHA-256 of every file, except hidden files and interrupted work."""
     files = {path.relative_to(now).as_posix(): path for path in sorted(now.rglob("*")) if path.is_file()}
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if not _is_left(name)}
 
 
 def hidden(now: Path) -> list[str]:
-    """What is hidden there, or left of interrupted work."""
+    """Names of hidden files and interrupted work."""
     names = [path.relative_to(now).as_posix() for path in sorted(now.rglob("*"))]
     return [name for name in names if _is_left(name)]
 
 
 def _is_left(name: str) -> bool:
-    """Whether it is hidden, or what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
+    """Return True for hidden files, and for interrupted making, predicting, tuning and circuit search."""
     parts = name.split("/")
     return any(part.startswith(".") for part in parts) or parts[0].endswith((".make", ".chunks", ".part"))
 
 
 @dataclass(frozen=True)
 class States:
-    """What may stand there: as before a verb, or as after it."""
+    """Valid files: those before a verb, or those after it."""
 
-    verb: Verb  # the verb
-    old: dict[str, str]  # before
-    new: dict[str, str]  # after
-    varying: frozenset[str]  # files that differ from run to run, as reports with timings do
-    seconds: float  # that the verb takes
-    steps: int  # changes to the file system that it makes
+    verb: Verb
+    old: dict[str, str]  # digests before
+    new: dict[str, str]  # digests after
+    varying: frozenset[str]  # files that differ between runs, such as reports with timings
+    seconds: float  # duration of the verb
+    steps: int  # changes to the file system
 
     @classmethod
     def of(cls, bench: Bench, verb: Verb, now: Path) -> States:
-        """Found by running the verb twice, in two places, since a report may tell where its bundle stands."""
+        """Run the verb twice in two folders, since reports may contain the bundle's path."""
         learn(bench.line(verb.words, now), lambda: bench.fresh(now, verb), now.with_name("modules.json"))
-        found, seconds, steps = [], 9e9, 0
+        states, seconds, steps = [], 9e9, 0
         bench.fresh(now, verb)
         old = state(now)
         for place in (now, now.with_name(f"{now.name}-again")):
             bench.fresh(place, verb)
             started = time.monotonic()
             process = Forked(bench.line(verb.words, place), within=place)
-            status, said = process.end()
+            status, stderr = process.end()
             seconds, steps = min(seconds, time.monotonic() - started), process.steps
-            found.append(state(place))
-            if status or hidden(place) or found[-1] == old:
-                raise RuntimeError(f"{verb.words}: status {status}, {said or 'nothing changed'}, {hidden(place)}")
-        varying = frozenset(name for name in found[0] if found[0][name] != found[1].get(name))
-        return cls(verb, old, found[0], varying, seconds, steps)
+            states.append(state(place))
+            if status or hidden(place) or states[-1] == old:
+                raise RuntimeError(f"{verb.words}: status {status}, {stderr or 'nothing changed'}, {hidden(place)}")
+        varying = frozenset(name for name in states[0] if states[0][name] != states[1].get(name))
+        return cls(verb, old, states[0], varying, seconds, steps)
 
     def which(self, now: Path) -> str:
-        """``"old"``, ``"new"``, ``"apart"`` where each file is one of the two, or what is wrong."""
+        """Return ``"old"``, ``"new"``, ``"apart"`` (each file is one of the two) or a fault."""
         if "out" in self.verb.writes:
             try:
                 bundle = Bundle.open(now / "out")
@@ -383,30 +380,30 @@ class States:
                     bundle.file(name)
             except HydrantError as error:
                 return f"fault: {error}"
-        found = state(now)
-        if found == self.old:
+        digests = state(now)
+        if digests == self.old:
             return "old"
-        if found.keys() == self.new.keys() and all(self._fits(name, found) for name in found):
+        if digests.keys() == self.new.keys() and all(self._fits(name, digests) for name in digests):
             return "new"
         if self.verb.apart:
-            wrong = [name for name in {**found, **self.old, **self.new} if not self._either(name, found)]
+            wrong = [name for name in {**digests, **self.old, **self.new} if not self._either(name, digests)]
             return f"fault: neither old nor new: {wrong}" if wrong else "apart"
-        before = [name for name in {**found, **self.old} if found.get(name) != self.old.get(name)]
-        after = [name for name in {**found, **self.new} if not self._fits(name, found)]
+        before = [name for name in {**digests, **self.old} if digests.get(name) != self.old.get(name)]
+        after = [name for name in {**digests, **self.new} if not self._fits(name, digests)]
         return f"fault: a mix; other than before: {before}, than after: {after}"
 
-    def _fits(self, name: str, found: dict[str, str]) -> bool:
-        return name in found and name in self.new and (name in self.varying or found[name] == self.new[name])
+    def _fits(self, name: str, digests: dict[str, str]) -> bool:
+        return name in digests and name in self.new and (name in self.varying or digests[name] == self.new[name])
 
-    def _either(self, name: str, found: dict[str, str]) -> bool:
-        return found.get(name) in (self.old.get(name), self.new.get(name)) or name in self.varying
+    def _either(self, name: str, digests: dict[str, str]) -> bool:
+        return digests.get(name) in (self.old.get(name), self.new.get(name)) or name in self.varying
 
 
 MS_RDONLY, MS_REMOUNT = 1, 32
-DISK = "size=256m"  # A file fills it but for the room that is to be left
-WARNED = {"verify", "profile", "evaluate"}  # Verbs that print their results, and warn if these cannot be stored
+DISK = "size=256m"  # A file fills it except for the free room
+WARNED = {"verify", "profile", "evaluate"}  # Verbs that print their results, and warn if they cannot store them
 
-Trial = Callable[[Path, Bench, States], str]  # Runs a verb once in the folder of the run; the state it left, or a fault
+Trial = Callable[[Path, Bench, States], str]  # Run a verb once; return the state or a fault
 
 
 def main() -> int:
@@ -415,11 +412,11 @@ def main() -> int:
     parser.add_argument("model", type=Path, help="checkpoint of a text classifier")
     parser.add_argument("data", type=Path, help="CSV with columns text and label")
     parser.add_argument("--verbs", nargs="*", default=list(VERBS), choices=list(VERBS), metavar="VERB")
-    parser.add_argument("--kills", type=int, default=200, help="of each verb at random moments (default: 200)")
-    parser.add_argument("--steps", type=int, default=400, help="most steps before which it is killed (default: 400)")
-    parser.add_argument("--again", type=int, default=1, help="run again after every so many kills (default: 1, each)")
-    parser.add_argument("--sizes", type=int, default=12, help="sizes of the room that is left (default: 12)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes beside each other (default: 1)")
+    parser.add_argument("--kills", type=int, default=200, help="random kills of each verb (default: 200)")
+    parser.add_argument("--steps", type=int, default=400, help="maximum kills before changes (default: 400)")
+    parser.add_argument("--again", type=int, default=1, help="kills between two repeated runs (default: 1)")
+    parser.add_argument("--sizes", type=int, default=12, help="number of sizes of free room (default: 12)")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel processes (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.kind == "disks" and "HYDRANT_OWN_MOUNTS" not in os.environ:
@@ -432,7 +429,7 @@ def main() -> int:
         bench = Bench.prepared(place, options.model, options.data, options.verbs)
         for name in options.verbs:
             results[name] = {"not run": f"{VERBS[name].needs} is not installed", "faults": []}
-            if known(name):
+            if can_run(name):
                 results[name] = tried(name, States.of(bench, VERBS[name], place / "now"), place, bench, options)
             harness.save(options.output, results)
             print(f"{name:16} {results[name]}", flush=True)
@@ -440,7 +437,7 @@ def main() -> int:
 
 
 def tried(name: str, states: States, place: Path, bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    """Counts of the outcomes of all trials of a verb, and its faults."""
+    """Counts of the outcomes of a verb's trials, and its faults."""
     if options.kind == "kills":
         moments = list(kills(name, states, options))
         trials: list[Trial] = [partial(killed, at, n % options.again == 0) for n, at in enumerate(moments)]
@@ -450,19 +447,19 @@ def tried(name: str, states: States, place: Path, bench: Bench, options: argpars
         need = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 1024
         sizes = [int(4 * (need / 4) ** (at / options.sizes)) for at in range(options.sizes)]
         trials, facts = [partial(on_disk, name, size) for size in (None, 0, *sizes)], {}
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     faults = []
     context = get_context("fork")  # the verb's libraries are imported already
     with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
         for done in as_completed([pool.submit(run, trial) for trial in trials]):
             outcome = done.result()
-            found[outcome.partition(":")[0]] += 1
+            outcomes[outcome.partition(":")[0]] += 1
             faults += [outcome] * outcome.startswith("fault")
-    return {"seconds": round(states.seconds, 2), **facts, **found, "faults": faults}
+    return {"seconds": round(states.seconds, 2), **facts, **outcomes, "faults": faults}
 
 
 def kills(name: str, states: States, options: argparse.Namespace) -> Iterator[float | int]:
-    """Moments in seconds, drawn from the time that the verb takes, and its steps, or as many of them as asked."""
+    """Random moments in seconds during the verb, and its steps, or a random sample of them."""
     draw = random.Random(f"{options.seed}-{name}")
     for _ in range(options.kills):
         yield draw.uniform(0, 1.02) * states.seconds
@@ -474,7 +471,7 @@ _run: list[Any] = []
 
 
 def begin(*run: Any) -> None:
-    """Keep in this process what :func:`run` needs: the folder of the run, the bench, and the verb's states."""
+    """Store the arguments of :func:`run`'s trials in this process."""
     _run[:] = run
 
 
@@ -483,7 +480,7 @@ def run(trial: Trial) -> str:
 
 
 def killed(at: float | int, again: bool, place: Path, bench: Bench, states: States) -> str:
-    """Kill a verb once, and perhaps run it again."""
+    """Kill a verb once, and optionally run it again."""
     now = place / f"now-{os.getpid()}"
     bench.fresh(now, states.verb)
     words = bench.line(states.verb.words, now)
@@ -495,16 +492,16 @@ def killed(at: float | int, again: bool, place: Path, bench: Bench, states: Stat
     if state.startswith("fault"):
         return f"fault: {at}: {state}"
     if again:
-        status, said = Forked(words).end()
-        found = states.which(now)
-        done = found == "new" or (states.verb.goes_on and state == "new" and "a mix" in found)  # of two tunings
+        status, stderr = Forked(words).end()
+        outcome = states.which(now)
+        done = outcome == "new" or (states.verb.goes_on and state == "new" and "a mix" in outcome)  # two tunings
         if status or not done or hidden(now):
-            return f"fault: {at}, run again: {status} {said} {found}, left {hidden(now)}, before {left}"
+            return f"fault: {at}, run again: {status} {stderr} {outcome}, left {hidden(now)}, before {left}"
     return "too late" if late and (again or state == "new") else state
 
 
 def on_disk(name: str, room_kib: int | None, place: Path, bench: Bench, states: States) -> str:
-    """Run a verb with so much room, or on a read-only disk (``None``), and again with room."""
+    """Run a verb with some free room, or on a read-only disk (``None``), and again with room."""
     disk = place / f"disk-{os.getpid()}"
     disk.mkdir(exist_ok=True)
     mount(disk, DISK)
@@ -518,25 +515,25 @@ def on_disk(name: str, room_kib: int | None, place: Path, bench: Bench, states: 
         else:
             with filler.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - 1024 * room_kib))
-        status, said = Forked(words, before=temporary).end()
+        status, stderr = Forked(words, before=temporary).end()
         if room_kib is None:
             mount(disk, DISK, MS_REMOUNT)
-        outcome = judged(name, states, now, status, said, "read-only" if room_kib is None else "full")
+        outcome = judged(name, states, now, status, stderr, "read-only" if room_kib is None else "full")
         if outcome.startswith("fault"):
             return f"fault: {room_kib} KiB left: {outcome}"
         filler.unlink(missing_ok=True)
-        status, said = Forked(words, before=temporary).end()
+        status, stderr = Forked(words, before=temporary).end()
         if status or states.which(now) != "new" or hidden(now):
-            return f"fault: {room_kib} KiB left, run again: {status} {said} {states.which(now)} {hidden(now)}"
+            return f"fault: {room_kib} KiB left, run again: {status} {stderr} {states.which(now)} {hidden(now)}"
         return outcome
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def judged(name: str, states: States, now: Path, status: int, said: str, disk: str) -> str:
-    """The outcome on a disk without room."""
+def judged(name: str, states: States, now: Path, status: int, stderr: str, disk: str) -> str:
+    """Outcome on a disk without room."""
     which, left = states.which(now), [path for path in hidden(now) if path.startswith(".")]
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     if left:
         return f"fault: status {status}, {which}, left {left}"
     if status == 0 and which == "new":
@@ -545,19 +542,19 @@ def judged(name: str, states: States, now: Path, status: int, said: str, disk: s
         return f"{disk}, warned: {which}"
     errors = [line for line in lines if line.startswith("hydrant: error: ")]
     kind = {"full": "No space left on device", "read-only": "Read-only file system"}[disk]
-    ours = len(errors) == 1 and kind in errors[0] and "unexpected" not in errors[0] and "Traceback" not in said
+    ours = len(errors) == 1 and kind in errors[0] and "unexpected" not in errors[0] and "Traceback" not in stderr
     if status == 2 and ours and which in ("old", "apart"):
         return f"{disk}, refused: {which}"
-    return f"fault: status {status}, {which}, {said[-500:]!r}"
+    return f"fault: status {status}, {which}, {stderr[-500:]!r}"
 
 
 def tempfile_in(folder: Path) -> None:
-    """Put temporary files on the small disk, too."""
+    """Put temporary files on the small disk as well."""
     os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
 
 
 def mount(place: Path, options: str, flags: int = 0) -> None:
-    """Mount a memory disk, or change it."""
+    """Mount or remount a memory disk."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"hydrant", os.fsencode(place), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))

@@ -1,11 +1,11 @@
-"""How soon unknown inputs among the traffic raise an alarm, how often none do all the same, and what watching costs.
+"""Delay of drift alarms after OOD inputs, rate of false alarms, and cost of monitoring.
 
     hydrant predict out/ --input test.csv --output test.jsonl
     hydrant predict out/ --input oos_test.csv --output oos.jsonl
     python benchmarks/drift_alarms.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
 
-Traffic is drawn with replacement from the rows of the two logs. Every stream is watched as `hydrant serve` does, in
-requests of 8 inputs; it ends with the alarm that comes first. ``--seeds 0`` measures what counting costs alone.
+Traffic is drawn with replacement from the rows of the two logs, and monitored as in `hydrant serve`, in requests of 8
+inputs. Each stream ends with the first alarm. ``--seeds 0`` measures the cost only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAD = ["unknown inputs", "streams with an alarm", "inputs until it: median", "w
 
 
 class Log:
-    """The rows of a log as arrays, to be drawn from."""
+    """Rows of a log as arrays."""
 
     def __init__(self, path: Path, reference: TrafficReference) -> None:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -43,26 +43,26 @@ class Log:
         self.labels = np.array([row["label"] for row in rows])
 
 
-def drawn(known: Log, strange: Log, share: float, inputs: int, rng: np.random.Generator) -> Observed:
-    """Some inputs, each strange with that probability."""
+def drawn(id_log: Log, ood_log: Log, share: float, inputs: int, rng: np.random.Generator) -> Observed:
+    """Draw inputs, each OOD with probability ``share``."""
     parts = []
     other = rng.random(inputs) < share
-    for log in (known, strange):
+    for log in (id_log, ood_log):
         parts.append(rng.integers(0, log.seen.inputs, inputs))
 
     def mixed(pick: Any) -> np.ndarray:
-        return np.where(other, pick(strange)[parts[1]], pick(known)[parts[0]])
+        return np.where(other, pick(ood_log)[parts[1]], pick(id_log)[parts[0]])
 
     return Observed(
         inputs,
-        {name: mixed(lambda log, name=name: log.seen.decisions[name]) for name in known.seen.decisions},
-        {name: mixed(lambda log, name=name: log.seen.scores[name]) for name in known.seen.scores},
+        {name: mixed(lambda log, name=name: log.seen.decisions[name]) for name in id_log.seen.decisions},
+        {name: mixed(lambda log, name=name: log.seen.scores[name]) for name in id_log.seen.scores},
         Counter(mixed(lambda log: log.labels).tolist()),
     )
 
 
 def part_of(seen: Observed, start: int, stop: int) -> Observed:
-    """Some of the inputs; labels are left out."""
+    """Slice of the inputs, without labels."""
     return Observed(
         min(stop, seen.inputs) - start,
         {name: values[start:stop] for name, values in seen.decisions.items()},
@@ -71,40 +71,40 @@ def part_of(seen: Observed, start: int, stop: int) -> Observed:
 
 
 def until_alarm(watch: Watch, seen: Observed, request: int) -> tuple[int, str] | None:
-    """Inputs until the first alarm, and what it was of; ``None`` without one."""
+    """Inputs until the first alarm, and its name; ``None`` without one."""
     for start in range(0, seen.inputs, request):
         if alarms := watch.add(part_of(seen, start, start + request)):
             return alarms[0].seen, alarms[0].name
     return None
 
 
-def measured(reference: TrafficReference, known: Log, strange: Log, seeds: int, inputs: int) -> list[dict[str, Any]]:
-    """One row for each share of strange inputs."""
+def measured(reference: TrafficReference, id_log: Log, ood_log: Log, seeds: int, inputs: int) -> list[dict[str, Any]]:
+    """Row for each share of OOD inputs."""
     rows = []
     for share in SHARES:
-        found = []
+        alarms = []
         for seed in range(seeds):
-            seen = drawn(known, strange, share, inputs, np.random.default_rng([seed, round(share * 1000)]))
-            found.append(until_alarm(Watch(reference), seen, REQUEST))
-        delays = sorted(each[0] for each in found if each)
+            seen = drawn(id_log, ood_log, share, inputs, np.random.default_rng([seed, round(share * 1000)]))
+            alarms.append(until_alarm(Watch(reference), seen, REQUEST))
+        delays = sorted(each[0] for each in alarms if each)
         rows.append({
             "share": share, "streams": seeds, "inputs": inputs, "alarms": len(delays),
             "median": delays[len(delays) // 2] if delays else None,
             "worst": delays[-1] if delays else None,
-            "first": dict(Counter(each[1] for each in found if each)),
+            "first": dict(Counter(each[1] for each in alarms if each)),
         })  # fmt: skip
     return rows
 
 
-def costs(bundle: Bundle, known: Path, inputs: int = 100_000) -> dict[str, float]:
-    """CPU time that counting and watching take in a service: of a request with its prediction, and of a scrape."""
+def costs(bundle: Bundle, id_log: Path, inputs: int = 100_000) -> dict[str, float]:
+    """CPU time of counting and monitoring in a service: per request, and per scrape."""
     calibration = Calibration.of(bundle)
     predictor = SimpleNamespace(labels=bundle.labels, task="classification", calibration=calibration)
     served: Any = SimpleNamespace(name="model", version="1", ready=True, predictor=predictor)
-    found = {}
+    times_of = {}
     for size in (1, 8, 32):
         stats, times = Stats(), inputs // size
-        whole = prediction_of(known, bundle.labels)
+        whole = prediction_of(id_log, bundle.labels)
         order = np.random.default_rng(0).permutation(len(whole))
         parts = [whole.take(part) for part in np.array_split(order, len(order) // size)]
         begun = time.process_time()
@@ -113,18 +113,18 @@ def costs(bundle: Bundle, known: Path, inputs: int = 100_000) -> dict[str, float
             stats.batch(served, size, 0.005)
             stats.predicted(served, (), parts[at % len(parts)])
             stats.request(served, "rest", 0.006, 200)
-        found[f"a request of {size}, µs"] = (time.process_time() - begun) / times * 1e6
+        times_of[f"a request of {size}, µs"] = (time.process_time() - begun) / times * 1e6
     metrics = Metrics(stats)
     for name in ("/metrics", "/stats"):
         begun = time.process_time()
         for _ in range(20):
             metrics.answer(name, "", None)
-        found[f"{name}, ms"] = (time.process_time() - begun) / 20 * 1e3
-    return found
+        times_of[f"{name}, ms"] = (time.process_time() - begun) / 20 * 1e3
+    return times_of
 
 
 def prediction_of(path: Path, labels: list[str]) -> Prediction:
-    """The rows of a log as a prediction."""
+    """Rows of a log as a prediction."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     scores = {name: np.array([row[name] for row in rows], np.float32) for name in WATCHED if name in rows[0]}
     decided = {name: np.array([row[name] for row in rows], bool) for name in RATES if name in rows[0]}
@@ -137,13 +137,13 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("known", type=Path, help="log of in-distribution inputs")
     parser.add_argument("strange", type=Path, help="log of out-of-distribution inputs")
-    parser.add_argument("--seeds", type=int, default=50, help="streams of each share")
-    parser.add_argument("--inputs", type=int, default=20_000, help="inputs of a stream")
+    parser.add_argument("--seeds", type=int, default=50, help="streams for each share")
+    parser.add_argument("--inputs", type=int, default=20_000, help="inputs per stream")
     options = parser.parse_args()
     bundle = Bundle.open(options.bundle)
     reference = reference_of(bundle)
-    known, strange = Log(options.known, reference), Log(options.strange, reference)
-    rows = measured(reference, known, strange, options.seeds, options.inputs)
+    id_log, ood_log = Log(options.known, reference), Log(options.strange, reference)
+    rows = measured(reference, id_log, ood_log, options.seeds, options.inputs)
     lines = []
     for row in rows:
         first = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(row["first"].items()))
@@ -152,7 +152,7 @@ def main() -> None:
     print(harness.table(HEAD, lines))
     taken = costs(bundle, options.known)
     for name, figure in taken.items():
-        print(f"counting and watching take of the CPU: {name} {figure:.1f}")
+        print(f"CPU time of counting and monitoring: {name} {figure:.1f}")
     harness.save(options.output, {**harness.about(), "rows": rows, "costs": taken})
 
 

@@ -1,9 +1,8 @@
-"""What members cost in each declared family: operations ÷ those of the plain single model, as `hydrant inspect` says.
+"""Cost of members in each declared family: operations ÷ those of the plain single model, as in `hydrant inspect`.
 
-    python benchmarks/family_costs.py    # writes the table in docs/research/latency.md
+    python benchmarks/family_costs.py    # write the table in docs/research/latency.md
 
-Nothing runs and no weights are made: the shapes are those of each family's base size, from the configurations of
-transformers, the figures those of ``hydrant.estimate_cost``, which the tests hold to what exported graphs do.
+Costs are from ``hydrant.estimate_cost`` for each family's base-sized configuration in transformers.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from hydrant.models.layout import Layout
 from hydrant.models.plan_cost import cost_of
 
 PAGE = ROOT / "docs" / "research" / "latency.md"
-SHARE = 3  # Of how many heads one is kept in the layers where members differ
+SHARE = 3  # Heads ÷ kept heads in the layers where members differ
 HEAD = ["class", "layers × heads", "tokens", "single, rewritten", "last layer", "last third", "first layer"]
 
 BASE: dict[str, dict[str, Any]] = {
     "electra": {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 }
-"""What a base-sized model has where the configuration's own defaults are those of a smaller one."""
+"""Base sizes where the configuration's defaults are smaller."""
 
 
 def main() -> None:
@@ -36,12 +35,12 @@ def main() -> None:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Table in Markdown."""
     return harness.table(HEAD, [row(layout, each) for layout, each in shapes()])
 
 
 def shapes() -> Iterator[tuple[Layout, Architecture]]:
-    """Each declared class, and its shape at base size."""
+    """Declared classes and their base shapes."""
     for layout in LAYOUTS:
         model_class = getattr(transformers, layout.model_class)
         config = model_class.config_class(**BASE.get(layout.family, {}))
@@ -49,7 +48,7 @@ def shapes() -> Iterator[tuple[Layout, Architecture]]:
 
 
 def row(layout: Layout, architecture: Architecture) -> list[str]:
-    """One class: the ratios of members that diverge at three layers."""
+    """Row of one class: cost ratios with forks at three layers."""
     layers, keep = architecture.layers, max(1, architecture.heads // SHARE)
     forks = (layers - 1, layers - max(1, layers // 3), 0)
     costs = [cost_of(architecture, random_plan(architecture, keep, fork)) for fork in forks]

@@ -1,11 +1,11 @@
-"""One-line faults in formulas, gates, readers and checks, each of which the tests must catch.
+"""One-line faults in formulas, gates, readers and checks; the tests must catch each of them.
 
     python benchmarks/faults.py --only metrics calib-3
-    python benchmarks/faults.py --whole          # against all tests instead of those that are named
+    python benchmarks/faults.py --whole          # run all tests instead of the named ones
 
-The checkout is copied, one fault at a time is written into the copy, and its tests run there in a forked process.
-A fault is found by its fragment: if its file was renamed, the only file of the product that holds the fragment. Status
-1 says that a fault was missed, or could not be tried: its fragment or its tests are gone, or they fail without it.
+Each fault is written into a copy of the checkout, and its tests run there in a forked process. If its file was renamed,
+the fragment locates the file. Status 1 if a fault was missed or could not be tried: its fragment or tests are gone, or
+the tests fail without it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PRELOADED = (
     "scipy.stats", "sklearn.metrics", "tokenizers", "PIL.Image", "transformers.models.auto.modeling_auto",
     "transformers.models.bert.modeling_bert", "transformers.models.vit.modeling_vit",
 )  # fmt: skip
-"""What tests import and the product does not change, so that each run need not."""
+"""Modules imported once for all runs; the product does not change them."""
 
 
 class Fault(NamedTuple):
-    """A fragment of one file, what takes its place, and tests that notice: files or node ids, below ``tests/``."""
+    """Fragment of a file, its replacement, and tests that must fail: files or node ids below ``tests/``."""
 
     name: str
     path: str
@@ -557,29 +557,29 @@ FAULTS = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="faults by name, or all of a room (default: all)")
-    parser.add_argument("--list", action="store_true", help="show the faults and where they are, and run nothing")
-    parser.add_argument("--whole", action="store_true", help="run all tests instead of those that are named")
-    parser.add_argument("--seconds", type=int, default=900, help="a fault, until its tests are stopped (default: 900)")
-    parser.add_argument("--log", type=Path, help="file that gets what the tests print")
-    given = parser.parse_args()
+    parser.add_argument("--list", action="store_true", help="list the faults and their files, without running tests")
+    parser.add_argument("--whole", action="store_true", help="run all tests instead of the named ones")
+    parser.add_argument("--seconds", type=int, default=900, help="time limit of each fault's tests (default: 900)")
+    parser.add_argument("--log", type=Path, help="file for the tests' output")
+    options = parser.parse_args()
     rooms = {fault.name: fault.name.rpartition("-")[0] for fault in FAULTS}
-    if unknown := set(given.only or ()) - set(rooms) - set(rooms.values()):
+    if unknown := set(options.only or ()) - set(rooms) - set(rooms.values()):
         parser.error(f"no fault is named {', '.join(sorted(unknown))}")
-    chosen = [each for each in FAULTS if not given.only or {each.name, rooms[each.name]} & set(given.only)]
-    if given.list:
-        print(*(f"{each.name:14} {where(ROOT, each)}\n    - {each.old}\n    + {each.new}" for each in chosen), sep="\n")
+    faults = [each for each in FAULTS if not options.only or {each.name, rooms[each.name]} & set(options.only)]
+    if options.list:
+        print(*(f"{each.name:14} {where(ROOT, each)}\n    - {each.old}\n    + {each.new}" for each in faults), sep="\n")
         return 0
     for name in PRELOADED:
         importlib.import_module(name)
     with copied() as tree:
-        results = [tried(tree, each, given.whole, given.seconds, given.log) for each in chosen]
+        results = [tried(tree, each, options.whole, options.seconds, options.log) for each in faults]
     print(", ".join(f"{results.count(result)} {result}" for result in sorted(set(results))))
     return 0 if set(results) <= {"caught"} else 1
 
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of the checkout that can be imported from the folder above it, beside the same shared data."""
+    """Importable copy of the checkout, beside the same shared data."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = Path(folder) / "hydrant"
         listed = subprocess.run(
@@ -600,7 +600,7 @@ def link(source: Path, place: Path) -> None:
 
 
 def where(tree: Path, fault: Fault) -> Path | str:
-    """The file of a fault, relative to the tree; or in words why there is none."""
+    """File of a fault, relative to the tree, or the reason why it is missing."""
     if (tree / fault.path).is_file() and (tree / fault.path).read_text().count(fault.old) == 1:
         return Path(fault.path)
     places = [path.relative_to(tree) for end in CODE for path in tree.rglob(f"*{end}")]
@@ -608,11 +608,11 @@ def where(tree: Path, fault: Fault) -> Path | str:
     holding = [path for path in places if fault.old in (tree / path).read_text()]
     if len(holding) == 1 and (tree / holding[0]).read_text().count(fault.old) == 1:
         return holding[0]
-    return "absent: no file holds the fragment" if not holding else f"ambiguous: {', '.join(map(str, holding))}"
+    return "absent: no file contains the fragment" if not holding else f"ambiguous: {', '.join(map(str, holding))}"
 
 
 def tried(tree: Path, fault: Fault, whole: bool, seconds: int, log: Path | None) -> str:
-    """Whether tests catch a fault: "caught", "missed" or why it could not be tried."""
+    """Result of a fault: "caught", "missed", or the reason why it could not be tried."""
     place, begun, result = where(tree, fault), time.monotonic(), "not tried"
     tests = ["tests"] if whole else [f"tests/{test}" for test in fault.tests.split()]
     if isinstance(place, Path):
@@ -630,7 +630,7 @@ def tried(tree: Path, fault: Fault, whole: bool, seconds: int, log: Path | None)
 
 
 def write(path: Path, content: str) -> None:
-    """Write a source file, and remove what was compiled of it."""
+    """Write a source file, and remove its compiled files."""
     path.write_text(content)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
@@ -640,14 +640,14 @@ KNOWN: dict[tuple[str, ...], bool] = {}
 
 
 def passes(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path | None) -> bool:
-    """Whether tests pass without any fault; run once for all faults that name them."""
+    """Return True if tests pass without a fault; cached."""
     if tuple(tests) not in KNOWN:
         KNOWN[tuple(tests)] = outcome(tree, tests, is_cpp, seconds, log) == 0
     return KNOWN[tuple(tests)]
 
 
 def outcome(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path | None) -> int:
-    """Status of pytest: 0 where all tests pass, 1 where one fails, negative where they were stopped."""
+    """Status of pytest: 0 if all tests pass, 1 if one fails, negative if stopped."""
     if is_cpp and not is_built(tree):
         return 3
     child = os.fork()
@@ -665,13 +665,13 @@ def outcome(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path 
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.05)
         return -signal.SIGKILL
-    finally:  # what the tests started, too
+    finally:  # also processes started by the tests
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
 
 
 def is_built(tree: Path) -> bool:
-    """Build the C++ runner; only here, so that tests of Python's faults skip it where headers are unpacked."""
+    """Build the C++ runner; only for its faults, so that tests of Python faults skip it."""
     link(ROOT / ".build/onnxruntime", tree / ".build/onnxruntime")
     python = [f"-DONNXRuntime_PYTHON={sys.executable}", f"-DPython3_EXECUTABLE={sys.executable}"]
     steps = [
@@ -682,7 +682,7 @@ def is_built(tree: Path) -> bool:
 
 
 def run_tests(tree: Path, tests: list[str], is_cpp: bool, log: Path | None) -> int:
-    """Run pytest in this process, a group of its own, on the product in ``tree``."""
+    """Run pytest on ``tree`` in this process, in its own process group."""
     import pytest
 
     os.setpgid(0, 0)

@@ -3,14 +3,12 @@
     python benchmarks/fuzz.py plan infer --executions 1000000
     python benchmarks/fuzz.py --cpp png --executions 1000000
 
-A finding is a crash (any exception that is not one of hydrant's), an input that takes over two seconds or a gigabyte,
-or one that is taken and says something impossible (fuzz_targets.py, runtime/cpp/fuzz/targets.cpp); in C++ also a fault
-that the sanitizers of addresses and undefined behaviour see. Each target runs in a process of its own, again after each
-finding; found inputs go to a folder, and status 1 says that there are some.
+A finding is an exception other than hydrant's, an input that takes over two seconds or a gigabyte, or an accepted input
+with an impossible result (fuzz_targets.py, runtime/cpp/fuzz/targets.cpp); in C++ also a report of the sanitizers.
+Findings go to a folder; status 1 if there are any.
 
-In Python atheris follows coverage (`pip install -c constraints.txt atheris`). The C++ program is built first
-(`cmake --preset fuzz`), unless --program names it; that needs clang with libFuzzer (on Debian: clang-19 and
-libclang-rt-19-dev).
+Python needs atheris (`pip install -c constraints.txt atheris`). C++ needs clang with libFuzzer (on Debian: clang-19 and
+libclang-rt-19-dev); the program is built first (`cmake --preset fuzz`) unless --program names it.
 """
 
 from __future__ import annotations
@@ -42,32 +40,31 @@ NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, "part", "log", "infer", "binary", "g
 FUZZ = ROOT / "runtime/cpp/fuzz"
 CPP_NAMES = sorted(path.name for path in (FUZZ / "corpus").iterdir())
 OPENSSL = {"signature", "trust"}
-"""Targets whose library keeps memory from one input to the next, which libFuzzer would look through for leaks."""
+"""Targets whose library caches memory between inputs, which libFuzzer would report as leaks."""
 JSON = set(CPP_NAMES) - {"graph", "trust", "arrays", "png", "jpeg", "orientation"}
 
-SECONDS, MEGABYTES = 2, 1024
-"""A finding is what takes longer, or more memory."""
-OVERHEAD = 512  # Megabytes that a process takes beside what it reads
-MOST = 20  # Findings of a target after which it is left
+SECONDS, MEGABYTES = 2, 1024  # Limits for each input
+OVERHEAD = 512  # Megabytes of a process without inputs
+MOST = 20  # Maximum findings of a target
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["--run"]:  # the process of one target, with flags of libFuzzer
+    if sys.argv[1:2] == ["--run"]:  # process of one target, with libFuzzer's flags
         return fuzz(sys.argv[2], sys.argv[3], sys.argv[4:])
     parser = harness.parser(__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--cpp", action="store_true", help=f"targets of the C++ runner: {', '.join(CPP_NAMES)}")
-    parser.add_argument("--executions", type=int, default=1_000_000, help="a target (default: 1000000)")
-    parser.add_argument("--seconds", type=int, default=0, help="a target, if it ends earlier (default: no limit)")
+    parser.add_argument("--executions", type=int, default=1_000_000, help="runs of each target (default: 1000000)")
+    parser.add_argument("--seconds", type=int, default=0, help="maximum time of each target (default: no limit)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1, help="targets at once (default: 1)")
-    parser.add_argument("--program", type=Path, help="hydrant-fuzz, if it was built before")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel targets (default: 1)")
+    parser.add_argument("--program", type=Path, help="existing hydrant-fuzz")
     parser.add_argument("--compiler", default=shutil.which("clang++") or "clang++-19", help="clang++ with libFuzzer")
-    parser.add_argument("--found", type=Path, default=Path("fuzz-findings"), help="folder of inputs that are findings")
+    parser.add_argument("--found", type=Path, default=Path("fuzz-findings"), help="folder for findings")
     options = parser.parse_args()
     names = CPP_NAMES if options.cpp else NAMES
     if unknown := sorted(set(options.targets) - set(names)):
-        parser.error(f"unknown: {', '.join(unknown)}; the targets are {', '.join(names)}")
+        parser.error(f"unknown targets {', '.join(unknown)}; expected some of {', '.join(names)}")
     if options.cpp and options.program is None:
         options.program = build(options.compiler)
     options.found.mkdir(parents=True, exist_ok=True)
@@ -82,7 +79,7 @@ def main() -> int:
 
 
 def build(compiler: str) -> Path:
-    """Compile the C++ program, and return its path."""
+    """Compile the C++ program and return its path."""
     python = f"-DONNXRuntime_PYTHON={sys.executable}"
     for words in (["--preset", "fuzz", f"-DCMAKE_CXX_COMPILER={compiler}", python], ["--build", "--preset", "fuzz"]):
         done = subprocess.run(["cmake", *words], cwd=ROOT, check=False, capture_output=True, text=True)
@@ -92,7 +89,7 @@ def build(compiler: str) -> Path:
 
 
 def run(name: str, options: argparse.Namespace) -> dict[str, object]:
-    """Fuzz one target from its seeds, in a folder of its own."""
+    """Fuzz one target from its seeds, in a separate folder."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory, prefix="hydrant-fuzz-") as folder:
         place, environment = Path(folder), {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
@@ -101,17 +98,17 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
             environment |= {"HYDRANT_FUZZ_TARGET": name, "HYDRANT_FUZZ_BUNDLE": str(FUZZ / "bundle")}
             command = [str(options.program), "-max_len=65536", "-print_funcs=0"]
             command += [f"-dict={FUZZ}/json.dict"] * (name in JSON)
-            command += ["-detect_leaks=0"] * (name in OPENSSL)  # but at the end, which campaign() looks at
+            command += ["-detect_leaks=0"] * (name in OPENSSL)  # except at the end, see campaign()
         else:
             command = [sys.executable, __file__, "--run", name, folder]
             subprocess.run([*command, "prepare"], check=True)
             largest = max(path.stat().st_size for path in (place / "corpus").iterdir())
-            command.append(f"-max_len={max(4096, 4 * largest)}")  # longer inputs take longer, and say nothing new
+            command.append(f"-max_len={max(4096, 4 * largest)}")  # longer inputs are slower without new coverage
         return campaign(name, command, place, environment, options)
 
 
 def fuzz(name: str, folder: str, flags: list[str]) -> int:
-    """In the process of one target in Python: make its corpus, or run it."""
+    """Create the corpus of one Python target, or run it, in its own process."""
     place = Path(folder)
     if flags == ["prepare"]:
         sys.path.insert(0, str(ROOT / "tests"))
@@ -125,7 +122,7 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
         return 0
     import atheris
 
-    logging.disable()  # warnings about a file come a million times
+    logging.disable()  # avoid a million warnings
     with atheris.instrument_imports(include=["hydrant"]):
         from fuzz_targets import targets
 
@@ -138,7 +135,7 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
 def campaign(
     name: str, command: Sequence[str], place: Path, environment: Mapping[str, str], options: argparse.Namespace
 ) -> dict[str, object]:
-    """Run a program that takes libFuzzer's flags until it has run as often as asked, and count its findings."""
+    """Run a libFuzzer program until it reaches the executions, and count its findings."""
     done, starts, coverage, started = 0, 0, 0, time.monotonic()
     findings: list[dict[str, str]] = []
     while done < options.executions and len(findings) < MOST:
@@ -162,16 +159,16 @@ def campaign(
         coverage = max([coverage, *map(int, re.findall(r"cov: (\d+)", ran.stderr))])
         artifacts = list(place.glob("found-*"))
         for path in artifacts:
-            kept = options.found / f"{name}-{path.name.removeprefix('found-')}"
-            kept.write_bytes(path.read_bytes())
+            finding = options.found / f"{name}-{path.name.removeprefix('found-')}"
+            finding.write_bytes(path.read_bytes())
             path.unlink()
             if path.name.startswith(("found-timeout", "found-slow")):
                 (place / "empty").write_bytes(b"")
-                took, start = (alone([*command, str(each)], environment) for each in (kept, place / "empty"))
+                took, start = (alone([*command, str(each)], environment) for each in (finding, place / "empty"))
                 if took - start < SECONDS:
-                    kept.unlink()  # the machine was slow, not the reader
+                    finding.unlink()  # slow machine, not a slow reader
                     continue
-            findings.append({"input": kept.name, "why": reason(ran.stderr)})
+            findings.append({"input": finding.name, "why": reason(ran.stderr)})
         if not artifacts and "detected memory leaks" in ran.stderr:
             findings.append({"input": "none: seen at the end", "why": reason(ran.stderr)})
         if ran.returncode and not counted and not last:
@@ -181,7 +178,7 @@ def campaign(
 
 
 def alone(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds of the processor that a program takes with one input, its start included; endless if it fails."""
+    """CPU seconds of a program with one input, including its start; infinite if it fails."""
     words = [*command, "-timeout=600"]
     process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
@@ -189,10 +186,10 @@ def alone(command: Sequence[str], environment: Mapping[str, str]) -> float:
     return used.ru_utime + used.ru_stime if process.returncode == 0 else math.inf
 
 
-def reason(said: str) -> str:
-    """A fuzzer's words about its finding, on one line."""
+def reason(output: str) -> str:
+    """One-line reason of a finding from the fuzzer's output."""
     for pattern in (r"Uncaught Python exception: ===\n(?:.*\n.*)", r"what\(\): .*", r"runtime error: .*", r"ERROR: .*"):
-        if why := re.search(pattern, said):
+        if why := re.search(pattern, output):
             return " ".join(why.group(0).split())[:300]
     return "?"
 

@@ -1,4 +1,4 @@
-"""Fuzzed beside bundles and rows: adapters, signatures, processors, images, sounds, parts, logs, and requests."""
+"""Fuzz targets for adapters, signatures, processors, images, audio, parts, logs, and requests."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ SOUNDS = (
     (SoundProcessor, SimpleNamespace(shortest=400, input_names=("input_values",))),
     (SpectrogramProcessor, SimpleNamespace(shortest=0, input_names=("input_values",), spectrogram=(64, 16))),
 )
-"""What the models of the targets read."""
+"""Inputs of the targets' models."""
 WAVES = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 8000,
          "padding_side": "right", "padding_value": 0.0, "do_normalize": True}  # fmt: skip
 SOUND_FILES = {
     "WAV": ("PCM_16", "FLOAT", "MS_ADPCM"), "FLAC": ("PCM_16",), "OGG": ("VORBIS", "OPUS"), "MP3": ("MPEG_LAYER_III",),
     "AIFF": ("PCM_16",), "AU": ("ULAW",), "CAF": ("ALAC_16",),
 }  # fmt: skip
-"""Kinds of sound files, and how each may hold its samples."""
+"""Audio formats and their sample encodings."""
 
 
 def given(place: Path) -> dict[str, Made]:
-    """The targets, by name."""
+    """Targets for files, by name."""
     return {
         "adapter": partial(_adapter, place, "adapter_config.json", True),
         "adapter-weights": partial(_adapter, place, "adapter_model.safetensors", False),
@@ -68,7 +68,7 @@ def _bytes(data: Any) -> bytes:
 
 
 def _adapter(place: Path, file: str, deep: bool) -> Target:
-    """A PEFT adapter, one of whose two files is what is given; its updates are merged, and kept."""
+    """PEFT adapter with one fuzzed file; its updates are merged, and kept as low-rank updates."""
     import torch
     from hydrant.fusion.low_rank import kept_updates, merged
     from hydrant.models.checkpoint import load_model
@@ -90,9 +90,9 @@ def _adapter(place: Path, file: str, deep: bool) -> Target:
             "merge": lambda: merged(base, adapter),
             "keep": lambda: kept_updates(shape, plan, [adapter], attention),
         }
-        for form, made in forms.items():
+        for form, weights in forms.items():
             with may_refuse(form):
-                for name, tensor in made().items():
+                for name, tensor in weights().items():
                     assert torch.isfinite(tensor).all(), name
 
     more = {"rank_pattern": {"query": 1, r"layer.1.\w+": 1}, "alpha_pattern": {"(?:query|value)": 0.5}}
@@ -131,7 +131,7 @@ def _sound_processor(folder: Path) -> Target:
 
 
 def _image(folder: Path) -> Target:
-    """An image file, as a client of a service may send it."""
+    """Image file, as sent by a client."""
     folder.mkdir(exist_ok=True)
     (folder / "preprocessor_config.json").write_bytes(seeds_of("processor")[-1])
     processor = ImageProcessor(folder, PIXELS)
@@ -143,7 +143,7 @@ def _image(folder: Path) -> Target:
 
 
 def _sound(folder: Path) -> Target:
-    """A sound file, as a client of a service may send it."""
+    """Audio file, as sent by a client."""
     import soundfile
 
     folder.mkdir(exist_ok=True)
@@ -152,7 +152,7 @@ def _sound(folder: Path) -> Target:
     processor = make(folder, spec)
 
     def frames(data: bytes) -> int:
-        """So many there are, whatever the file says of itself."""
+        """Number of frames, independent of the header."""
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             return sum(takewhile(bool, (len(file.read(BLOCK, always_2d=True)) for _ in count())))
 
@@ -172,14 +172,14 @@ def _sound(folder: Path) -> Target:
 
 
 def _signed(place: Path, name: str) -> Bundle:
-    """The bundle that the seeds of signatures sign."""
+    """Bundle signed by the seeds."""
     folder = place / "signed" / name
     shutil.copytree(CORPUS.parent / "bundle", folder, dirs_exist_ok=True)
     return Bundle.open(folder)
 
 
 def _signature(place: Path) -> Target:
-    """Against a key and against an issuer, which a first byte tells apart: ``k`` or another."""
+    """Signature, checked with a key if the first byte is ``k``, else with an issuer."""
     bundle = _signed(place, "signature")
 
     def read(data: bytes) -> None:
@@ -192,7 +192,7 @@ def _signature(place: Path) -> Target:
 
 
 def _trust(place: Path) -> Target:
-    """What is trusted: a public key, or certificates; against what a key and what a certificate has signed."""
+    """Trusted public key or certificates, checked against signatures of both kinds."""
     bundle = _signed(place, "trust")
     file = place / "signed" / "trusted.pem"
     signatures = {name: (CORPUS / "signature" / name).read_bytes()[1:] for name in ("key", "certificate")}
@@ -201,14 +201,14 @@ def _trust(place: Path) -> Target:
         file.write_bytes(data)
         for by, signature in signatures.items():
             (bundle.path / SIGNATURE).write_bytes(signature)
-            with may_refuse(f"check what a {by} signed"):
+            with may_refuse(f"check signature by {by}"):
                 check_signature(bundle, file)
 
     return refusing(read, *seeds_of("trust"))
 
 
 def _part(folder: Path) -> Target:
-    """The manifest of a part of a prediction, from which the parts are merged."""
+    """Manifest of a part of a prediction, read when parts are merged."""
     folder.mkdir(exist_ok=True)
     rows = folder / "rows.jsonl"
     rows.write_text('{"index": 0, "label": "a"}\n')
@@ -228,7 +228,7 @@ def _part(folder: Path) -> Target:
 
 
 def _log(place: Path) -> Target:
-    """A log of predictions, held against what the calibration examples looked like."""
+    """Log of predictions, compared with the calibration examples."""
     bundle, file = Bundle.open(place / "bundle"), place / "log.jsonl"
     row = {"index": 0, "label": "LABEL_1", "confidence": 0.9, "predictive_entropy": 0.3, "abstain": False,
            "out_of_distribution": True}  # fmt: skip
@@ -252,11 +252,11 @@ READERS = [
     SimpleNamespace(modality=modality, task=task)
     for modality, task in (("text", "classification"), ("text", "tokens"), ("image", "classification"), ("audio", ""))
 ]
-"""What ``/predict`` may be asked for: as much of a predictor as its inputs depend on."""
+"""Predictors of ``/predict``, with the attributes that its inputs depend on."""
 
 
 def asked(place: Path) -> dict[str, Made]:
-    """The targets, by name."""
+    """Targets for requests, by name."""
     return {
         "infer": partial(_infer, place),
         "binary": partial(_binary, place / "bundle"),
@@ -269,7 +269,7 @@ SERVED: Any = SimpleNamespace(name="tiny", version="1")
 
 
 def _answerer(bundle: Path) -> Callable[[InferRequest], tuple[Tensor, ...]]:
-    """Answers a request as if it had no rows: its inputs are prepared, its outputs chosen."""
+    """Function that prepares a request's inputs and selects outputs of an empty prediction."""
     from hydrant import load
 
     predictor = load(bundle, "onnxruntime")
@@ -285,7 +285,7 @@ def _answerer(bundle: Path) -> Callable[[InferRequest], tuple[Tensor, ...]]:
 
 
 def _infer(place: Path) -> Target:
-    """Of a model of texts, and of one of images."""
+    """JSON request to a text model and an image model."""
     answers = {name: _answerer(place / name) for name in ("bundle", "pictures")}
 
     def read(data: bytes) -> None:
@@ -299,7 +299,7 @@ def _infer(place: Path) -> Target:
 
 
 def _binary(bundle: Path) -> Target:
-    """JSON with binary tensors behind it; the first two bytes are the length of the JSON."""
+    """JSON with binary tensors; the first two bytes are the length of the JSON."""
     answer = _answerer(bundle)
 
     def read(data: bytes) -> None:
@@ -318,7 +318,7 @@ def _binary(bundle: Path) -> Target:
 
 
 def _framed(tensors: list[tuple[str, str, list[int], bytes]], **more: Any) -> bytes:
-    """The length of the JSON, the JSON, and the tensors."""
+    """Length of the JSON, the JSON, and the tensors."""
     inputs = [
         {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}}
         for name, datatype, shape, data in tensors
@@ -328,18 +328,18 @@ def _framed(tensors: list[tuple[str, str, list[int], bytes]], **more: Any) -> by
 
 
 def _grpc(bundle: Path) -> Target:
-    """Messages as gRPC hands them over."""
+    """Serialised gRPC messages."""
     from google.protobuf.message import DecodeError
     from hydrant.serving.grpc_front import fill_message, message_classes, read_message
 
-    answer, known = _answerer(bundle), message_classes()
-    asks, answers = known["ModelInferRequest"], known["ModelInferResponse"]
+    answer, classes = _answerer(bundle), message_classes()
+    asks, answers = classes["ModelInferRequest"], classes["ModelInferResponse"]
 
     def read(data: bytes) -> None:
         try:
             message = asks.FromString(data)
         except DecodeError as error:
-            raise InputError("the message is none") from error
+            raise InputError("not a message") from error
         request = read_message(message)
         answers.FromString(fill_message(answers(), SERVED, request, answer(request)).SerializeToString())
 
@@ -355,15 +355,15 @@ def _grpc(bundle: Path) -> Target:
 
 
 def _predict() -> Target:
-    """A Content-Type on the first line, and a body behind it."""
+    """Content-Type on the first line, then the body."""
 
     def read(data: bytes) -> None:
         kind, _, body = data.partition(b"\n")
-        found = read_request(body, kind.decode("latin-1"), {})
+        parsed = read_request(body, kind.decode("latin-1"), {})
         for predictor in READERS:
             with may_refuse(f"{predictor.modality} {predictor.task}"):
-                inputs, shown = model_inputs(found, predictor, 10**6)  # type: ignore[arg-type]  # as much of one as is read
-                assert len(inputs) == len(shown) == len(found.inputs)
+                inputs, shown = model_inputs(parsed, predictor, 10**6)  # type: ignore[arg-type]
+                assert len(inputs) == len(shown) == len(parsed.inputs)
 
     form = io.BytesIO()
     for head, data in (

@@ -1,4 +1,4 @@
-"""A target of the fuzzer: one reader, its seeds, and damaged copies of them, the same each time, for the tests."""
+"""Fuzz target: a reader, its seeds, and deterministic damaged copies of them for the tests."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Any
 from hydrant.errors import HydrantError
 
 CORPUS = Path(__file__).parents[1] / "runtime/cpp/fuzz/corpus"
-"""Seeds that the targets of the C++ runner begin with, of the same formats."""
+"""Seeds of the C++ runner's targets, in the same formats."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One reader."""
+    """Reader of one format."""
 
-    read: Callable[[bytes], None]  # takes the bytes; raises for a finding
-    seeds: tuple[bytes, ...]  # what it should take, or nearly take
-    deep: bool = False  # whether it reads JSON, so that values may be nested
+    read: Callable[[bytes], None]  # raises for a finding
+    seeds: tuple[bytes, ...]  # valid or nearly valid inputs
+    deep: bool = False  # reads JSON, so values may be nested
 
 
-Made = Callable[[], Target]  # Makes a target: what it needs, such as a model, is imported and opened then
+Made = Callable[[], Target]  # Creates a target, and opens its model, if any
 
 
 def seeds_of(name: str) -> tuple[bytes, ...]:
-    """The corpus of a target of the C++ runner."""
+    """Corpus of a target of the C++ runner."""
     return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
 
 
-def begun(made: Made) -> Target:
-    """A target that has read its seeds: what it imports then took its time."""
-    target = made()
+def begun(create: Made) -> Target:
+    """Create a target and read its seeds, so that imports do not count later."""
+    target = create()
     for seed in target.seeds:
         target.read(seed)
     return target
 
 
-BEGUN: set[str] = set()  # What targets began to do with what they read
-TAKEN: set[str] = set()  # What of it was not refused; a test sees to it that seeds leave nothing in ``BEGUN`` alone
+BEGUN: set[str] = set()  # Actions that targets started
+TAKEN: set[str] = set()  # Actions without an error; seeds must reach them all, which a test checks
 
 
 @contextlib.contextmanager
 def may_refuse(what: str) -> Iterator[None]:
-    """Where one of hydrant's errors is no finding."""
+    """Context in which hydrant's errors are not findings."""
     BEGUN.add(what)
     with contextlib.suppress(HydrantError):
         yield
@@ -55,7 +55,7 @@ def may_refuse(what: str) -> Iterator[None]:
 
 
 def refusing(read: Callable[[bytes], Any], *seeds: bytes, deep: bool = False) -> Target:
-    """A target whose reader may refuse what it is given."""
+    """Target whose reader may raise hydrant's errors."""
 
     def run(data: bytes) -> None:
         with may_refuse("read"):
@@ -71,11 +71,11 @@ WORDS = (
     b"[" * 2000, b'"\\ud800"', b"\xff\xfe", b"\x00", b"../x", b"/etc/passwd", b'{"a": ' * 300, b'"__class__"', b"\r\n",
     b'["a"]', b'{"a": 1}',
 )  # fmt: skip
-"""What parsers stumble over."""
+"""Inputs that are difficult for parsers."""
 
 
 def mutations(seeds: Sequence[bytes], count: int, seed: int) -> Iterator[bytes]:
-    """``count`` changed copies of the seeds, always the same ones: bytes, numbers and values replaced, parts moved."""
+    """``count`` deterministic mutations of the seeds: replaced bytes and values, moved parts."""
     random = Random(seed)
     for _ in range(count):
         data = bytearray(random.choice(list(seeds)))
@@ -98,7 +98,7 @@ def mutations(seeds: Sequence[bytes], count: int, seed: int) -> Iterator[bytes]:
 
 
 def nested(seeds: Sequence[bytes], depths: Sequence[int], seed: int) -> Iterator[bytes]:
-    """Copies of the seeds, one for each depth, in which one value lies in so many lists."""
+    """Copy of a seed for each depth, with one value nested in as many lists."""
     random = Random(seed)
     for depth in depths:
         data = random.choice(list(seeds))

@@ -1,9 +1,8 @@
-"""What is fuzzed: every reader of what comes from elsewhere, with the seeds that its corpus begins with.
+"""Fuzz targets: every reader of untrusted data, with its seeds.
 
-A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), as
-data of a user, as what travels with them, or as a request (fuzz_given.py). It may refuse them
-with one of hydrant's errors; whatever else is raised is a finding, and so is what is taken and then does not say the
-same twice, or holds numbers that are not finite.
+A target reads bytes as one file of a bundle (with a matching digest in the manifest), as a user's data, or as a request
+(fuzz_given.py). Hydrant's errors are allowed. Other exceptions are findings, and so are accepted inputs with
+inconsistent or non-finite values.
 """
 
 from __future__ import annotations
@@ -45,22 +44,20 @@ from hydrant.tasks import TASKS
 
 GRAPH = "model.fp32.onnx"
 
-ROWS = 200  # So many rows of a data file are read; a reader streams, so that more say nothing new
-EVERY, ALWAYS = 64, 2
-"""Of the original models that were made, every so many predict, for it takes most of the time, and the first two: a
-process that repeats a finding has read one seed before."""
+ROWS = 200  # Rows read from a data file; readers stream, so more add nothing
+EVERY, ALWAYS = 64, 2  # Slow predictions of original models: the first two and every 64th
 TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True),
         "npz": (False,)}  # fmt: skip
-"""Whether files of an ending hold texts, or words with their tags, or both."""
+"""Contents by ending: texts (False), tagged words (True), or both."""
 
 
 def targets(place: Path) -> dict[str, Made]:
-    """Every target by its name."""
+    """All targets by name."""
     return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
 
 
 def copy(bundle: Path, place: Path, name: str, files: Sequence[str] | None = None) -> Path:
-    """A bundle for one target alone, of all files or some: further ones take long to look at."""
+    """Copy of a bundle for one target, with all files or, for speed, some."""
     folder = place / "bundles" / name
     if not folder.exists():
         manifest = json.loads((bundle / MANIFEST).read_bytes())
@@ -86,29 +83,29 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
         "engine": ("engines/one.json", _engine, ("engine",)),
         "graph": (GRAPH, _graph, ("graph",)),
     }
-    found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
+    by_name: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
         source = place / file if file == GRAPH else bundle / file
         seeds = [*(SEEDS.get(name) or [source.read_bytes()]), *(seed for other in more for seed in seeds_of(other))]
-        found[name] = partial(_forged, partial(copy, bundle, place, name), file, use, seeds)
+        by_name[name] = partial(_forged, partial(copy, bundle, place, name), file, use, seeds)
     beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)
     traced = place / "traced"
     for name, whole, needed, file, use, seeds in (
         ("checkpoint", traced, None, CHECKPOINT, partial(_checkpoint, _tensors(), itertools.count()), ()),
         ("verified", bundle, (PLAN,), REPORT, _verified, _reports(bundle)),
         ("inspected-weights", bundle, beside, WEIGHTS, _inspected, ()),
-        ("inspected-graph", bundle, (*beside, DENSITY), GRAPH, _inspected, found["graph"].args[-1]),  # type: ignore[attr-defined]
+        ("inspected-graph", bundle, (*beside, DENSITY), GRAPH, _inspected, by_name["graph"].args[-1]),  # type: ignore[attr-defined]
     ):
-        made = partial(copy, whole, place, name, needed)
-        found[name] = partial(begun, partial(_forged, made, file, use, seeds or [(whole / file).read_bytes()]))
+        folder = partial(copy, whole, place, name, needed)
+        by_name[name] = partial(begun, partial(_forged, folder, file, use, seeds or [(whole / file).read_bytes()]))
     for name in ("weights", "inspected-weights"):
-        found[name] = partial(_header, found[name])
-    found["journal"] = partial(_journal, bundle, place)
-    return found
+        by_name[name] = partial(_header, by_name[name])
+    by_name["journal"] = partial(_journal, bundle, place)
+    return by_name
 
 
 def _header(whole: Made) -> Target:
-    """A safetensors file of which only what stands before the numbers is damaged: of these any are as good."""
+    """Safetensors file with a damaged header only: all numbers are valid."""
     target = whole()
     (seed,) = target.seeds
     length = 8 + int.from_bytes(seed[:8], "little")
@@ -118,13 +115,12 @@ def _header(whole: Made) -> Target:
 def _data(place: Path) -> dict[str, Made]:
     """Files of rows."""
     endings = ("csv", "tsv", "jsonl", "conll", "npz")
-    found: dict[str, Made] = {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
-    return found
+    return {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
 
 
-def _forged(made: Callable[[], Path], file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]) -> Target:
-    """Reads a bundle in which one file is what is given, with the digest that fits."""
-    folder = made()
+def _forged(create: Callable[[], Path], file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]) -> Target:
+    """Bundle with one fuzzed file and a matching digest."""
+    folder = create()
     manifest = json.loads((folder / MANIFEST).read_bytes())
     (folder / file).parent.mkdir(exist_ok=True)
 
@@ -137,7 +133,7 @@ def _forged(made: Callable[[], Path], file: str, use: Callable[[Bundle], Any], s
 
 
 def _fixed(folder: Path, manifest: Mapping[str, Any], file: str, data: bytes) -> dict[str, Any]:
-    """A manifest with the size and digest of a file as it is now; it is written, too, since some read it anew."""
+    """Update size and digest of a file in the manifest, also on disk."""
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     fixed = {**manifest, "files": {**manifest["files"], file: entry}}
     (folder / MANIFEST).write_text(json.dumps(fixed))
@@ -162,7 +158,7 @@ def _manifest(bundle: Path, place: Path) -> Target:
 
 
 def _journal(bundle: Path, place: Path) -> Target:
-    """Opens a bundle in which a writer is said to have been killed; what lies beside the bundle stays as it is."""
+    """Journal of a killed writer; opening the bundle must not change files beside it."""
     folder = copy(bundle, place, "journal")
     stage, beside = folder / f".{PURPOSE}.0123456789ab.stage", folder.parent / "beside.json"
     manifest = (folder / MANIFEST).read_bytes()
@@ -188,15 +184,15 @@ def _plan(bundle: Bundle) -> None:
 
 
 def _calibration(bundle: Bundle) -> None:
-    found = Calibration.of(bundle)
-    assert 0 < found.temperature < float("inf")
-    assert all(np.isfinite(each.value) for each in found.thresholds.values())
+    calibration = Calibration.of(bundle)
+    assert 0 < calibration.temperature < float("inf")
+    assert all(np.isfinite(each.value) for each in calibration.thresholds.values())
 
 
 def _density(bundle: Bundle) -> None:
-    found = Density.of(bundle)
-    assert found is not None
-    assert all(np.isfinite(array).all() for array in found.arrays().values())
+    density = Density.of(bundle)
+    assert density is not None
+    assert all(np.isfinite(array).all() for array in density.arrays().values())
 
 
 def _weights(bundle: Bundle) -> None:
@@ -222,13 +218,13 @@ def _processor(bundle: Bundle) -> None:
 
 
 def _engine(bundle: Bundle) -> None:
-    found = read_metadata(bundle, "one")
-    assert type(found).from_json(json.loads(json.dumps(found.to_json())), "again") == found
+    metadata = read_metadata(bundle, "one")
+    assert type(metadata).from_json(json.loads(json.dumps(metadata.to_json())), "again") == metadata
 
 
 def _graph(bundle: Bundle) -> None:
-    """What the graph says of itself, against the bundle, and its inputs and outputs."""
-    with contextlib.suppress(ValueError):  # no ONNX file
+    """Check the graph's metadata, inputs and outputs against the bundle."""
+    with contextlib.suppress(ValueError):  # not an ONNX file
         for tensor in (each for side in graph_tensors(bundle.path / GRAPH) for each in side):
             assert all(axis is None or axis >= 0 for axis in tensor.shape)
     check_graph(bundle, GRAPH)
@@ -242,30 +238,30 @@ def _tensors() -> dict[str, np.ndarray]:
 
 @cache
 def _stored(path: Path) -> dict[str, Any]:
-    """The weights of a bundle, which stay as they are."""
+    """Unchanged weights of a bundle."""
     from safetensors.torch import load_file
 
     return load_file(path)
 
 
 def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bundle) -> None:
-    """The original is made again of its configuration, with the weights of the bundle, and now and then predicts."""
+    """Rebuild the original from its configuration and the bundle's weights; predict now and then."""
     from hydrant import load
     from hydrant.models.tracing.members import load_original
 
     architecture, stored = bundle.any_architecture(), _stored(bundle.path / WEIGHTS)
-    made = load_original(bundle, architecture).state_dict()
-    assert made.keys() == stored.keys()
-    assert all(bool((made[name] == tensor).all()) for name, tensor in stored.items())
+    rebuilt = load_original(bundle, architecture).state_dict()
+    assert rebuilt.keys() == stored.keys()
+    assert all(bool((rebuilt[name] == tensor).all()) for name, tensor in stored.items())
     if (number := next(calls)) >= ALWAYS and number % EVERY:
         return
     with load(bundle, "torch") as predictor:
-        found = predictor.predict(tensors)
-    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
+        prediction = predictor.predict(tensors)
+    np.testing.assert_allclose(prediction.probabilities.sum(axis=1), 1, atol=1e-5)
 
 
 def _inspected(bundle: Bundle) -> None:
-    """``inspect`` prints the bundle, and lists a problem if one of its files is unusable."""
+    """Inspect the bundle; an unusable file must be listed as a problem."""
     facts = inspect_bundle(bundle.path)
     assert inspect_text(facts)
     assert json_lines([facts])
@@ -275,7 +271,7 @@ def _inspected(bundle: Bundle) -> None:
 
 
 def _verified(bundle: Bundle) -> None:
-    """The report of ``verify``, as ``inspect`` prints it: what it says passed did so, and of these very files."""
+    """Inspect the report of ``verify``: backends shown as passed must have passed, for these files."""
     facts = inspect_bundle(bundle.path)
     assert inspect_text(facts)
     assert facts["files"][REPORT]["state"] != "altered"
@@ -288,7 +284,7 @@ def _verified(bundle: Bundle) -> None:
 
 
 def _reports(bundle: Path) -> list[bytes]:
-    """Reports of ``verify``: passed, failed, and of another plan."""
+    """Reports of ``verify``: passed, failed, and for another plan."""
     digests = {PLAN: json.loads((bundle / MANIFEST).read_bytes())["files"][PLAN]["sha256"]}
     gate = {"name": "max_abs", "value": 1e-6, "limit": 1e-4, "passed": True}
     backend = {"backend": "onnxruntime", "precision": "fp32", "outputs": {"probabilities": {"max_abs": 1e-6}},
@@ -301,10 +297,7 @@ def _reports(bundle: Path) -> list[bytes]:
 
 
 def _rows(path: Path) -> Target:
-    """Rows to predict, and labelled ones of every task.
-
-    Of ``.npz`` files the arrays are damaged as well: in the archive a checksum would tell.
-    """
+    """Unlabelled rows, and labelled rows for every task; arrays in ``.npz`` files get valid checksums."""
 
     def run(data: bytes) -> None:
         archived = path.suffix == ".npz" and not data.startswith(b"PK")
@@ -317,9 +310,9 @@ def _rows(path: Path) -> Target:
         for task in (task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]):
             with may_refuse(f"read for {task}"):
                 names = ["score"] if task == "score" else ["a", "b"]
-                found = read_examples(path, names, task=task, limit=ROWS)
-                assert found.labels is not None
-                assert len(found.labels) == len(found.inputs)
+                examples = read_examples(path, names, task=task, limit=ROWS)
+                assert examples.labels is not None
+                assert len(examples.labels) == len(examples.inputs)
 
     more = seeds_of("arrays") if path.suffix == ".npz" else ()
     return Target(run, SEEDS[path.suffix[1:]] + more, deep=path.suffix == ".jsonl")
@@ -338,7 +331,7 @@ def _npy(array: Any) -> bytes:
 
 
 def _archive(array: bytes) -> bytes:
-    """A whole ``.npz`` file of one array ``x``, whatever that is."""
+    """Archive ``.npz`` with one array ``x`` of any bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("x.npy", array)

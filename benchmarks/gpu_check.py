@@ -1,13 +1,12 @@
-"""Everything that wants an NVIDIA GPU, in one go: build, verify and profile on every backend that is there.
+"""GPU check: build, verify and profile on every installed backend for NVIDIA GPUs.
 
     python benchmarks/gpu_check.py
 
-For each of TensorRT, TensorRT-RTX and ONNX Runtime's TensorRT and CUDA providers, in FP16, BF16 and FP32: the engine is
-built (its attention must be fused), compared with PyTorch by the gates of ``hydrant verify``, and timed beside
-the single model and a Deep Ensemble (M runs of the single model), interleaved in one process. A ViT-B/16 with random
-weights, M = 3, 4 of 12 heads from the first layer on and in the last third alone; the classifier is scaled up, or its
-near ties would decide. Where a library or GPU is missing the step says so and is skipped. Writes
-``benchmarks/results/GPU.json`` (without ``-o``) and prints a table.
+For TensorRT, TensorRT-RTX and ONNX Runtime's TensorRT and CUDA providers, in FP16, BF16 and FP32: build the engine
+(with fused attention), compare it with PyTorch by the gates of ``hydrant verify``, and time it, interleaved with the
+single model and a Deep Ensemble (M runs of the single model). The model is a ViT-B/16 with random weights, M = 3, and 4
+of 12 heads from layer 0 or 9 on; a scaled classifier avoids near ties. Steps without library or GPU are skipped. Writes
+``benchmarks/results/GPU.json`` (without ``-o``).
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ SHAPE = architecture("ViT-B/16")
 
 
 def gpu_name() -> str:
-    """Of the first GPU, from the driver: PyTorch may be a build for CPUs."""
+    """Name of the first GPU, from the driver."""
     driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256)
     return name.value.decode() if driver.cuInit(0) == 0 and driver.cuDeviceGetName(name, 256, 0) == 0 else "gpu"
 
 
 def make_bundles(folder: Path) -> dict[str, Path]:
-    """The ensembles and the single model in every precision."""
+    """Create the ensembles and the single model in every precision."""
     model = random_transformer("ViT-B/16")
     model.classifier.weight.data.mul_(30.0)
     plans = {name: random_plan(SHAPE, KEEP, fork) for name, fork in FORKS.items()}
@@ -64,7 +63,7 @@ def make_bundles(folder: Path) -> dict[str, Path]:
 
 
 def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tuple[Backend, dict[str, Any]]:
-    """The bundle on a backend, and what building its engine told."""
+    """Bundle on a backend, and facts about its engine."""
     facts: dict[str, Any] = {}
     if backend in LIBRARIES:
         ranges = ["1", f"1:{max(batches)}:{max(batches)}"]
@@ -80,8 +79,8 @@ def check(paths: dict[str, Path], backend: str, precision: str, batches: list[in
     with ExitStack() as stack:
         try:
             for name, path in paths.items():
-                found, facts[name] = opened(path, backend, precision, batches)
-                runners[name] = stack.enter_context(found)
+                open_model, facts[name] = opened(path, backend, precision, batches)
+                runners[name] = stack.enter_context(open_model)
         except (MissingExtraError, BackendError, InputError) as error:
             return {"state": "skipped", "reason": str(error)}
         for name in FORKS:
@@ -94,7 +93,7 @@ def check(paths: dict[str, Path], backend: str, precision: str, batches: list[in
 
 
 def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, Any]:
-    """Every ensemble, the single model, and M single models one after another, interleaved."""
+    """Time every ensemble, the single model, and M single models in sequence, interleaved."""
     inputs = full_batch(SHAPE, batch, SHAPE.max_sequence, 0)
     single = partial(runners[SINGLE].run, inputs)
 
@@ -115,7 +114,7 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
         for name, fused in zip(FORKS, ours, strict=True)
     }
     for name, facts in ensembles.items():
-        if parts := runners[name].timings(inputs):  # transfers and computation apart, where a backend tells
+        if parts := runners[name].timings(inputs):  # separate times of transfers and computation, if reported
             facts["parts_ms"] = parts
     return {
         "batch": batch,
@@ -131,10 +130,10 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--seconds", type=float, default=3.0, help="that every case runs at least (default 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="minimum time of every case (default 3)")
     options = parser.parse_args()
     if this_gpu() is None:
-        print("every step is skipped: there is no NVIDIA GPU with its driver here")
+        print("every step was skipped: this machine has no NVIDIA GPU with its driver")
         return 0
     gpu = gpu_name()
     results: dict[str, Any] = {}
@@ -164,15 +163,15 @@ def main() -> int:
     output = options.output or Path(__file__).parent / "results" / f"{name}.json"
     harness.save(output, facts)
     print(f"wrote {output}")
-    return 0 if all(found["state"] == "skipped" or found.get("verified") for found in results.values()) else 1
+    return 0 if all(each["state"] == "skipped" or each.get("verified") for each in results.values()) else 1
 
 
-def show(key: str, found: dict[str, Any]) -> None:
-    if found["state"] != "ran":
-        print(f"{key}: {found['state']}: {found['reason']}", flush=True)
+def show(key: str, result: dict[str, Any]) -> None:
+    if result["state"] != "ran":
+        print(f"{key}: {result['state']}: {result['reason']}", flush=True)
         return
-    print(f"{key}: {'verified' if found['verified'] else 'NOT verified'}")
-    for row in found["times"]:
+    print(f"{key}: {'verified' if result['verified'] else 'NOT verified'}")
+    for row in result["times"]:
         for name, facts in row["ensembles"].items():
             print(
                 f"  batch {row['batch']:3}  {name:<10}{facts['ms']:8.3f} ms  ÷ single {facts['to_single']:.2f}"

@@ -6,15 +6,11 @@
     python benchmarks/graph_latency.py forks -o benchmarks/results/distance-price-cpu.json
     python benchmarks/graph_latency.py cuda --batch 1 8 32 128 --rounds 200 -o benchmarks/results/latency-GPU.json
 
-``ensembles``: fused ensembles and a Deep Ensemble ÷ the plain single model. ``microbatches``: a batch in parts of
-several sizes ÷ the whole batch; ``hydrant.runtime.backends.microbatch`` aims at the number of rows (inputs × tokens ×
-streams of one run) that is fastest over all cases. ``distance``: three members that fork in the last third and keep 4
-of 12 heads, with energy or a distance ÷ the same graph without. ``forks``: the late forks of CLINC150's study on
-MiniLM's shape, with and without a distance, ÷ the plain single model. ``cuda``: the ensembles on a GPU
-(py).
-
-Figures are ratios of medians. The addresses of a session's weights move its time by two or three percent; so the last
-two open their sessions anew several times, in an order drawn with seed 0.
+``ensembles``: fused ensembles and a Deep Ensemble ÷ the plain single model. ``microbatches``: a batch in parts ÷ the
+whole batch, to set the row count in ``hydrant.runtime.backends.microbatch``. ``distance``: three members that fork in
+the last third and keep 4 of 12 heads, with energy or a distance ÷ without. ``forks``: late forks on MiniLM's shape,
+with and without a distance, ÷ the plain single model. ``cuda``: the ensembles on a GPU. Results are ratios of medians.
+``distance`` and ``forks`` reopen sessions in random order, since the addresses of weights change times by 2 to 3 %.
 """
 
 from __future__ import annotations
@@ -43,25 +39,19 @@ from hydrant.runtime.backends.microbatch import Microbatch
 from hydrant.runtime.backends.ort import open_session
 from onnx import ModelProto
 
-MICROBATCHES = [
-    ("ViT-B/16", 197, 1),
-    ("ViT-B/16", 197, 3),
-    ("BERT-base", 16, 1),
-    ("BERT-base", 16, 3),
-    ("BERT-base", 128, 3),
-]
-"""(model, tokens, members)."""
+MICROBATCHES = [  # (model, tokens, members)
+    ("ViT-B/16", 197, 1), ("ViT-B/16", 197, 3), ("BERT-base", 16, 1), ("BERT-base", 16, 3), ("BERT-base", 128, 3),
+]  # fmt: skip
 SCORED = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}  # Model → batch and tokens of ``distance``
-RANK = 64  # Of the cheaper distance: ``hydrant calibrate --rank``
-FORKS = ((4, 2), (5, 4))  # (layer, heads kept of 12 from it on) of ``forks``
-SETS = (("means", RANK), ("balanced", RANK), ("last", None))
-"""Taps and rank of the distance of ``forks``; ``None`` is the whole width."""
+RANK = 64  # Rank of the cheaper distance: ``hydrant calibrate --rank``
+FORKS = ((4, 2), (5, 4))  # (layer of the fork, heads kept of 12) of ``forks``
+SETS = (("means", RANK), ("balanced", RANK), ("last", None))  # Taps and rank of ``forks``; ``None`` is the full width
 
 ENSEMBLES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]  # (heads kept of 12, layer of the fork)
 
 
 def plans(shape: Architecture) -> dict[str, HeadPlan]:
-    """Name → plan of every case but the Deep Ensemble."""
+    """Name → plan of every case except the Deep Ensemble."""
     single = HeadPlan.all_heads(shape.family, shape.layers, shape.heads)
     return {"single": single} | {
         f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in ENSEMBLES
@@ -69,7 +59,7 @@ def plans(shape: Architecture) -> dict[str, HeadPlan]:
 
 
 def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) -> dict[str, Run]:
-    """Each plan's module in BF16 as one CUDA graph; the Deep Ensemble is M replays of the single model."""
+    """Each plan's module in BF16 as a CUDA graph; the Deep Ensemble is M replays of the single model."""
 
     def prepared(plan: HeadPlan) -> Run:
         weights = {name: torch.from_numpy(array) for name, array in shared_trunk(shape, plan).items()}
@@ -81,12 +71,12 @@ def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) 
         }
         return captured(lambda: module(**tensors), device)
 
-    found = {name: prepared(plan) for name, plan in plans(shape).items()}
-    return found | {"Deep Ensemble": repeated(found["single"])}
+    cases = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return cases | {"Deep Ensemble": repeated(cases["single"])}
 
 
 def shared_trunk(shape: Architecture, plan: HeadPlan) -> dict[str, np.ndarray]:
-    """Random weights; the attention below the fork, equal for all members, is stored once, as in an exported graph."""
+    """Random weights; attention below the fork is stored once, as in an exported graph."""
     trunk = plan.fork
 
     def shared(name: str) -> bool:
@@ -111,16 +101,16 @@ def captured(forward: Callable[[], Any], device: str) -> Run:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.graph(graph):
-        kept = (forward, forward())  # weights, inputs and outputs, which the graph goes on using
-    return partial(_replay, graph, kept)
+        alive = (forward, forward())  # weights, inputs and outputs, which the graph keeps using
+    return partial(_replay, graph, alive)
 
 
-def _replay(graph: Any, _kept: Any) -> None:
+def _replay(graph: Any, _alive: Any) -> None:
     graph.replay()
 
 
 def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Run]:
-    """Each plan's grouped FP16 graph in ONNX Runtime's CUDA provider with CUDA graphs and bound device buffers."""
+    """Each plan's grouped FP16 graph on ONNX Runtime's CUDA provider, with CUDA graphs and bound device buffers."""
     import onnxruntime as ort
 
     def prepared(plan: HeadPlan) -> Run:
@@ -130,7 +120,7 @@ def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Ru
         provider = ("CUDAExecutionProvider", {"enable_cuda_graph": "1"})
         session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
         if session.get_providers()[0] != "CUDAExecutionProvider":
-            raise SystemExit("ONNX Runtime fell back to the CPU: its CUDA provider could not be loaded")
+            raise SystemExit("ONNX Runtime fell back to the CPU: it could not load its CUDA provider")
         binding = session.io_binding()
         for name, array in batch.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
@@ -140,12 +130,12 @@ def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Ru
             binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_shape_and_type(dims, np.float32, "cuda", 0))
         return lambda: session.run_with_iobinding(binding)
 
-    found = {name: prepared(plan) for name, plan in plans(shape).items()}
-    return found | {"Deep Ensemble": repeated(found["single"])}
+    cases = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return cases | {"Deep Ensemble": repeated(cases["single"])}
 
 
 def repeated(run: Run) -> Run:
-    """``run``, M times."""
+    """Run M times in sequence."""
 
     def all_members() -> None:
         for _ in range(MEMBERS):
@@ -155,7 +145,7 @@ def repeated(run: Run) -> Run:
 
 
 def by_events(run: Run) -> float:
-    """Seconds on the GPU."""
+    """Seconds of a run on the GPU."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()
@@ -168,7 +158,7 @@ Rows = list[dict[str, Any]]
 
 
 class Case:
-    """A graph, or several that run one after another, in micro-batches as the runtime would."""
+    """One graph, or several in sequence, in the runtime's micro-batches."""
 
     def __init__(self, model: Any, shape: Architecture, streams: float, copies: int, threads: int | None) -> None:
         data = model.SerializeToString()
@@ -181,38 +171,38 @@ class Case:
 
 
 def ensemble_cases(shape: Architecture, options: argparse.Namespace) -> dict[str, tuple[Case, float]]:
-    """Name → the case and its FLOPs ÷ those of the plain single model."""
+    """Name → case, and its FLOPs ÷ those of the plain single model."""
     plain, exact, threads = random_model(shape, without=PLAIN), random_model(shape), options.threads
     tokens = None if shape.modality == "image" else options.sequence
     some = estimate_cost(shape, random_plan(shape, 4, 0), sequence=tokens)
-    found = {
+    cases = {
         "single": (Case(plain, shape, 1.0, 1, threads), 1.0),
         "single, rewritten": (Case(exact, shape, 1.0, 1, threads), some.single_rewritten.flops / some.single.flops),
     }
     if not options.no_deep_ensemble:
-        found["Deep Ensemble"] = (Case(plain, shape, 1.0, MEMBERS, threads), float(MEMBERS))
+        cases["Deep Ensemble"] = (Case(plain, shape, 1.0, MEMBERS, threads), float(MEMBERS))
     for keep, fork in ENSEMBLES:
         plan = random_plan(shape, keep, fork)
         streams = (plan.fork + (shape.layers - plan.fork) * MEMBERS) / shape.layers
         case = Case(random_model(shape, plan), shape, streams, 1, threads)
-        found[f"fused, {keep} of 12 heads, fork {fork}"] = (case, estimate_cost(shape, plan, sequence=tokens).ratio)
-    return found
+        cases[f"fused, {keep} of 12 heads, fork {fork}"] = (case, estimate_cost(shape, plan, sequence=tokens).ratio)
+    return cases
 
 
 def ensembles(options: argparse.Namespace) -> Rows:
-    """A table for each model and batch size."""
+    """Table for each model and batch size."""
     tables = []
     for model in options.models or MODELS[:2]:
         shape = architecture(model)
-        found = ensemble_cases(shape, options)
+        cases = ensemble_cases(shape, options)
         for batch in options.batch:
             rounds = options.rounds if batch == 1 else max(7, options.rounds // 2)
-            runs = [partial(case.run, inputs(shape, batch, options.sequence)) for case, _ in found.values()]
-            columns = dict(zip(found, interleave(runs, Rules(0.0, rounds)).T, strict=True))
+            runs = [partial(case.run, inputs(shape, batch, options.sequence)) for case, _ in cases.values()]
+            columns = dict(zip(cases, interleave(runs, Rules(0.0, rounds)).T, strict=True))
             rows = [
                 {
                     "case": name,
-                    "flops": round(found[name][1], 3),
+                    "flops": round(cases[name][1], 3),
                     **times(Ratio.of(taken, columns["single"])),
                     "milliseconds": round(float(np.median(taken)) * 1e3, 1),
                 }
@@ -223,8 +213,8 @@ def ensembles(options: argparse.Namespace) -> Rows:
 
 
 def microbatches(options: argparse.Namespace) -> Rows:
-    """A row for each case and size of its parts."""
-    found = []
+    """Row for each case and part size."""
+    rows = []
     for model, tokens, members in MICROBATCHES:
         shape = architecture(model)
         size = 8 if tokens > 100 else 64
@@ -236,8 +226,8 @@ def microbatches(options: argparse.Namespace) -> Rows:
         for part in parts:
             row = {"model": model, "tokens": tokens, "streams": members, "batch": size, "part": part}
             time = round(float(seconds[part] / seconds[size]), 3)
-            found.append(row | {"rows": part * tokens * members, "time": time})
-    return found
+            rows.append(row | {"rows": part * tokens * members, "time": time})
+    return rows
 
 
 def in_parts(session: Any, batch: dict[str, np.ndarray], part: int) -> None:
@@ -246,7 +236,7 @@ def in_parts(session: Any, batch: dict[str, np.ndarray], part: int) -> None:
 
 
 def distance(options: argparse.Namespace) -> Rows:
-    """For each model a row for energy, and one for the distance by each set of taps and rank."""
+    """Rows of each model: energy, and distances by set of taps and rank."""
     rows = []
     for name in options.models or MODELS:
         shape, (batch, sequence) = architecture(name), SCORED[name]
@@ -274,7 +264,7 @@ def distance(options: argparse.Namespace) -> Rows:
 
 
 def forks(options: argparse.Namespace) -> Rows:
-    """Time of every graph ÷ the single model's, at each batch size."""
+    """Rows of every graph's time ÷ the single model's, for each batch size."""
     shape = architecture("MiniLM")
     graphs = {"single": random_model(shape, without=PLAIN)}
     for fork, keep in FORKS:
@@ -292,7 +282,7 @@ def forks(options: argparse.Namespace) -> Rows:
 
 
 def with_random_distance(plain: ModelProto, shape: Architecture, fork: int, taps: str, rank: int) -> ModelProto:
-    """A copy of a graph of members that fork at a layer, with a distance by a set of taps."""
+    """Copy of a graph with a random distance on a set of taps."""
     model, rng = copy.deepcopy(plain), np.random.default_rng(0)
     (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
     ones = np.ones(len(chosen), np.float32)
@@ -305,7 +295,7 @@ def with_random_distance(plain: ModelProto, shape: Architecture, fork: int, taps
 def raced(
     graphs: Mapping[str, ModelProto], batch: dict[str, np.ndarray], options: argparse.Namespace
 ) -> dict[str, np.ndarray]:
-    """Name → seconds of each run of a graph, asked for the score in its name; sessions are opened anew."""
+    """Name → seconds of each run of a graph with the score in its name, over newly opened sessions."""
     taken: dict[str, list[np.ndarray]] = {name: [] for name in graphs}
     order = np.random.default_rng(0)
     for _ in range(options.sessions):
@@ -320,7 +310,7 @@ def raced(
 
 
 def cuda(options: argparse.Namespace) -> Rows:
-    """A table for each engine, model and batch size; written as they come."""
+    """Table for each engine, model and batch size; saved after each."""
     import onnxruntime
     import torch
 
@@ -330,10 +320,10 @@ def cuda(options: argparse.Namespace) -> Rows:
     for engine, model, size in itertools.product(engines, options.models or MODELS[:2], options.batch):
         shape = architecture(model)
         batch, ours = inputs(shape, size, options.sequence), engine.startswith("PyTorch")
-        found = torch_cases(shape, batch, device) if ours else ort_cases(shape, batch)
+        cases = torch_cases(shape, batch, device) if ours else ort_cases(shape, batch)
         timed = by_events if ours and device == "cuda" else None
-        seconds = interleave(list(found.values()), Rules(0.0, options.rounds), timed=timed)
-        medians = dict(zip(found, np.median(seconds, axis=0).tolist(), strict=True))
+        seconds = interleave(list(cases.values()), Rules(0.0, options.rounds), timed=timed)
+        medians = dict(zip(cases, np.median(seconds, axis=0).tolist(), strict=True))
         rows = [
             {"case": name, "time": round(median / medians["single"], 3), "milliseconds": round(median * 1e3, 4)}
             for name, median in medians.items()
@@ -350,19 +340,19 @@ QUESTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "forks": ("rows", forks),
     "cuda": ("tables", cuda),
 }
-"""Key of the results, and what measures them."""
+"""Question → key of the results, and function."""
 
 
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: those of the question")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="models (default: those of the question)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
-    parser.add_argument("--rounds", type=int, default=15, help="of every case or session (default 15)")
-    parser.add_argument("--sessions", type=int, default=8, help="of distance and forks (default 8)")
-    parser.add_argument("--threads", type=int, help="within one run (default: ONNX Runtime's choice)")
-    parser.add_argument("--no-deep-ensemble", action="store_true", help="leave the Deep Ensemble out, for memory")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of every case or session (default 15)")
+    parser.add_argument("--sessions", type=int, default=8, help="sessions of distance and forks (default 8)")
+    parser.add_argument("--threads", type=int, help="threads of a run (default: ONNX Runtime's choice)")
+    parser.add_argument("--no-deep-ensemble", action="store_true", help="skip the Deep Ensemble, to save memory")
     options = parser.parse_args()
     key, measure = QUESTIONS[options.question]
     rows = measure(options)

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: options, results as JSON with the facts of the machine, tables in documents, shapes."""
+"""Helpers of the benchmarks: options, results as JSON, tables in documents, and model shapes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MODELS = ("ViT-B/16", "BERT-base", "MiniLM")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Help from a program's docstring, and ``--output`` for :func:`save`."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("-o", "--output", type=Path, help="JSON file to write")
-    return made
+    """Parser with a program's docstring as help, and ``--output`` for :func:`save`."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    return options
 
 
 def save(path: Path | None, facts: Any) -> None:
-    """Write results, if a file was named: call it after every step, and an interrupted run keeps what it has."""
+    """Write results if a path is set; called after every step, so that interrupted runs keep results."""
     if path:
         path.write_text(json.dumps(facts, indent=1, default=vars) + "\n")
 
@@ -54,35 +54,35 @@ def about(sizes: Mapping[str, int] | None = None, packages: Sequence[str] = PACK
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of the installed ones among these packages."""
-    found = {}
+    """Versions of the installed packages among ``names``."""
+    installed = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed
 
 
 def command_line() -> str:
-    """This command without folders of this machine: the last names of absolute paths, and no ``--work``."""
-    given = [part for word in sys.argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    if "--work" in given:
-        del given[given.index("--work") : given.index("--work") + 2]
-    named = [Path(word).name if Path(word).is_absolute() else word for word in given[1:]]
-    return f"python benchmarks/{shlex.join([Path(given[0]).name, *named])}"
+    """Command line without local folders: absolute paths are shortened, and ``--work`` is removed."""
+    words = [part for word in sys.argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if "--work" in words:
+        del words[words.index("--work") : words.index("--work") + 2]
+    named = [Path(word).name if Path(word).is_absolute() else word for word in words[1:]]
+    return f"python benchmarks/{shlex.join([Path(words[0]).name, *named])}"
 
 
 def has(module: str) -> bool:
-    """Whether a module is installed."""
+    """Return True if a module is installed."""
     return find_spec(module) is not None
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Markdown table."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
 
 
 def put_into(document: Path, text: str, name: str = "measured") -> None:
-    """Replace the text between the marks of a name in a document, or append it with its marks."""
+    """Replace the text between a document's markers of a name, or append it with markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     block = f"{begin}\n\n{text}\n\n{end}"
     old = document.read_text(encoding="utf-8") if document.is_file() else ""
@@ -95,7 +95,7 @@ def put_into(document: Path, text: str, name: str = "measured") -> None:
 
 
 def config_of(name: str) -> tuple[str, Any]:
-    """Class and configuration of a model of this shape."""
+    """Class and configuration of a model by name."""
     from transformers import BertConfig, ViTConfig
 
     minilm = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -107,7 +107,7 @@ def config_of(name: str) -> tuple[str, Any]:
 
 
 def random_transformer(name: str) -> Any:
-    """A Hugging Face model of this shape with random weights."""
+    """Hugging Face model with random weights."""
     import torch
     import transformers
 
@@ -117,7 +117,7 @@ def random_transformer(name: str) -> Any:
 
 
 def architecture(name: str) -> Any:
-    """hydrant's description of a model of this shape."""
+    """Hydrant's architecture of a model by name."""
     from hydrant.models.family_registry import LAYOUTS
 
     model_class, config = config_of(name)
@@ -126,7 +126,7 @@ def architecture(name: str) -> Any:
 
 
 def random_plan(shape: Any, keep: int, fork: int, seed: int = 0) -> Any:
-    """Every head below the fork, ``keep`` random ones from it on; ``shape`` has a family, layers and heads."""
+    """Plan with all heads below the fork and ``keep`` random heads from it on."""
     rng = np.random.default_rng(seed)
     whole = tuple(range(shape.heads))
 
@@ -138,7 +138,7 @@ def random_plan(shape: Any, keep: int, fork: int, seed: int = 0) -> Any:
 
 
 def inputs(shape: Any, batch: int, sequence: int) -> dict[str, np.ndarray]:
-    """Random tensors of a batch."""
+    """Batch of random input tensors."""
     rng = np.random.default_rng(0)
     if shape.modality == "image":
         size = (batch, shape.channels, shape.image_height, shape.image_width)
@@ -148,6 +148,6 @@ def inputs(shape: Any, batch: int, sequence: int) -> dict[str, np.ndarray]:
 
 
 def times(ratio: Any, digits: int = 3) -> dict[str, float]:
-    """A ratio of times as a row has it: the median, and the range of 90 % of the rounds."""
+    """Fields of a ratio of times: median, and range of 90 % of the rounds."""
     named = {"time": ratio.median, "from": ratio.p5, "to": ratio.p95}
     return {name: round(value, digits) for name, value in named.items()}

@@ -1,14 +1,13 @@
-"""How fast files are predicted: one process, one part with its chunks, and actors of Ray Data, over the same rows.
+"""Speed of file predictions: one process, one shard with chunks, and actors of Ray Data, on the same rows.
 
     python benchmarks/offline.py out/ --data test.csv --rows 20000 --actors 1 2 -o offline.json
 
-Every way is a command of its own (`hydrant predict --input`), run on one row and on all of them, round by round: the
-difference is the time of the rows, the first the time until anything can run (Ray's cluster among it). Each predictor
-has one thread. The rows of all ways must be the same, byte by byte, or the program ends with status 1. Of every figure
-the median of the rounds is told; the file is written after every round.
+Each way is a command (`hydrant predict --input`) with one thread per predictor, run on one row and on all rows: the
+first time is the start-up, the difference the time of the rows. Results are medians of the rounds; status 1 if the rows
+of two ways differ.
 
-Ray listens on all interfaces: run this where there is a loopback alone, after ``unshare --net --map-root-user`` and
-``ip link set lo up``. Without Ray, its rows are left out.
+Ray listens on all interfaces: run this with a loopback only, after ``unshare --net --map-root-user`` and
+``ip link set lo up``. Without Ray, its rows are skipped.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from hydrant.data.data_sources import named_rows
 
 
 def ways(actors: list[int]) -> dict[str, list[str]]:
-    """Options of each way, by its name."""
-    found = {"--input": [], "--shard 1/1": ["--shard", "1/1"]}
+    """Options of each way, by name."""
+    options = {"--input": [], "--shard 1/1": ["--shard", "1/1"]}
     if has("ray"):
-        found |= {f"--engine ray, {count} actors": ["--engine", "ray", "--actors", str(count)] for count in actors}
-    return found
+        options |= {f"--engine ray, {count} actors": ["--engine", "ray", "--actors", str(count)] for count in actors}
+    return options
 
 
 def predicted(bundle: Path, data: Path, options: list[str], chunk: int) -> tuple[float, bytes]:
-    """Seconds of a command, and the rows that it wrote."""
+    """Seconds of a command, and its rows."""
     output = data.with_name("rows.jsonl")
     for left in data.parent.glob("rows.jsonl*"):
         left.unlink()
@@ -52,11 +51,11 @@ def predicted(bundle: Path, data: Path, options: list[str], chunk: int) -> tuple
 def main() -> int:
     parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
-    parser.add_argument("--data", required=True, help="file of texts, repeated until there are enough rows")
-    parser.add_argument("--rows", type=int, default=20_000, help="that are predicted (default 20000)")
-    parser.add_argument("--chunk", type=int, default=512, help="rows of a chunk (default 512)")
-    parser.add_argument("--actors", type=int, nargs="+", default=[1, 2], help="of Ray (default: 1 2)")
-    parser.add_argument("--rounds", type=int, default=3, help="of every way (default 3)")
+    parser.add_argument("--data", required=True, help="file of texts, repeated to reach --rows")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows to predict (default 20000)")
+    parser.add_argument("--chunk", type=int, default=512, help="rows per chunk (default 512)")
+    parser.add_argument("--actors", type=int, nargs="+", default=[1, 2], help="actors of Ray (default: 1 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of every way (default 3)")
     options = parser.parse_args()
     bundle = options.bundle.resolve()
     texts = list(islice(cycle([row.input for row in named_rows(options.data, DataOptions())]), options.rows))
@@ -72,11 +71,11 @@ def main() -> int:
             for way, words in ways(options.actors).items():
                 seconds = taken.setdefault(way, {name: [] for name in files})
                 for name, file in files.items():
-                    wall, found = predicted(bundle, file, words, options.chunk)
+                    wall, rows_written = predicted(bundle, file, words, options.chunk)
                     seconds[name].append(wall)
-                expected = expected or found
-                same &= found == expected
-            told: list[dict[str, Any]] = [
+                expected = expected or rows_written
+                same &= rows_written == expected
+            summary: list[dict[str, Any]] = [
                 {
                     "way": way,
                     "start_s": round(float(np.median(of["start"])), 2),
@@ -87,10 +86,10 @@ def main() -> int:
                 for way, of in taken.items()
             ]
             facts = harness.about({"rows": len(texts), "chunk": options.chunk, "rounds": each + 1})
-            harness.save(options.output, {**facts, "same": same, "ways": told})
-    for row in told:
-        print(f"{row['way']:28} starts in {row['start_s']:6.2f} s, then {row['rows_a_second']:8.1f} rows a second")
-    print("the same bytes" if same else "rows differ")
+            harness.save(options.output, {**facts, "same": same, "ways": summary})
+    for row in summary:
+        print(f"{row['way']:28} starts in {row['start_s']:6.2f} s, then {row['rows_a_second']:8.1f} rows per second")
+    print("equal rows" if same else "rows differ")
     return int(not same)
 
 

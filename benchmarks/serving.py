@@ -1,17 +1,14 @@
-"""What a request costs behind ``hydrant serve``: CPU milliseconds, requests a second and p99, beside a plain loop.
+"""Cost of requests to ``hydrant serve`` and other services: CPU milliseconds, requests per second, p99.
 
     python benchmarks/serving.py out/ --data test.csv -o benchmarks/results/serving-cpu.json
 
-The plain loop predicts in this process, as many inputs at a time as there are clients. The services run in processes of
-their own: hydrant serve as it is, and with ``--batch-size 1``; LitServe where it is installed; with ``--triton`` the
-repository of ``hydrant triton`` in Triton's Python backend; with ``--ray`` Ray Serve with one replica; with
-``--runner`` the C++ server. Each has one predictor of one thread. Everything is interleaved, round by round; of every
-figure the median of the rounds is told, and the ratio to the plain loop is that within a round. CPU time is that of all
-processes of a service; the clients' is not in it. Start time is from the command until it is ready, memory that after
-the last round, where what processes share counts once. The file is written after every round.
+The plain loop predicts in this process, with the number of clients as batch size. Services: hydrant serve, also with
+``--batch-size 1``; LitServe if installed; ``--triton``: Triton's Python backend; ``--ray``: Ray Serve with one replica;
+``--runner``: the C++ server. Each has one predictor of one thread; rounds are interleaved and medians reported. CPU
+time is that of all processes of a service without the clients; memory is measured after the last round.
 
-Ray listens on all interfaces: run ``--ray`` where there is a loopback alone, after ``unshare --net --map-root-user``
-and ``ip link set lo up``.
+Ray listens on all interfaces: run ``--ray`` with a loopback only, after ``unshare --net --map-root-user`` and
+``ip link set lo up``.
 """
 
 from __future__ import annotations
@@ -41,14 +38,14 @@ from serving_systems import PLAIN, Service, Wire, litserve_service, ray_service,
 CLIENTS = (1, 8, 32)
 PACKAGES = ("starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")
 LOOP = "plain loop"
-DIFFERENCE = 1e-6  # Between what a service answers and what the predictor says of the input alone, relative beyond 1
+DIFFERENCE = 1e-6  # Allowed difference between service and predictor, relative beyond 1
 
 Cells = dict[str, dict[int, "Cell"]]
 
 
 @dataclass
 class Cell:
-    """What one system showed with one number of clients, a figure a round."""
+    """Metrics of one system with one number of clients, one value per round."""
 
     cpu_ms: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
@@ -64,7 +61,7 @@ class Cell:
 
 
 def ask(port: int, texts: Sequence[Any], expected: Sequence[dict[str, Any]], wire: Wire = PLAIN) -> list[float]:
-    """Seconds of each request of one client, which checks every answer."""
+    """Seconds of each request of one client; every answer is checked."""
     connection, seconds = http.client.HTTPConnection("127.0.0.1", port, timeout=60), []
     for text, row in zip(texts, expected, strict=True):
         body = json.dumps(wire.body(text))
@@ -72,7 +69,7 @@ def ask(port: int, texts: Sequence[Any], expected: Sequence[dict[str, Any]], wir
         connection.request("POST", wire.path, body, {"content-type": "application/json"})
         answer = connection.getresponse().read()
         seconds.append(time.perf_counter() - begun)
-        label, entropy = wire.told(json.loads(answer))
+        label, entropy = wire.read(json.loads(answer))
         assert label == row["label"], (text, label, row)
         here = row["predictive_entropy"]
         assert abs(entropy - here) <= DIFFERENCE * max(1.0, here), (text, entropy, row)
@@ -101,9 +98,9 @@ def by_loop(predictor: Any, size: int, texts: Sequence[Any], cell: Cell) -> None
 
 
 def rounds_of(
-    predictor: Any, services: dict[str, Service], texts: Sequence[Any], rounds: int, told: Callable[[int], None]
+    predictor: Any, services: dict[str, Service], texts: Sequence[Any], rounds: int, report: Callable[[int], None]
 ) -> Iterator[Cells]:
-    """Every figure of every system so far, after each round; the first round warms up and is not counted."""
+    """Metrics of every system after each round; the first round is a warm-up."""
     expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
     cells: Cells = {name: {clients: Cell() for clients in CLIENTS} for name in (LOOP, *services)}
     for each in range(rounds + 1):
@@ -112,64 +109,64 @@ def rounds_of(
             by_loop(predictor, clients, texts, counted[LOOP][clients])
             for name, served in services.items():
                 by_service(served, clients, texts, expected, counted[name][clients])
-        told(each)
+        report(each)
         if each:
             yield cells
 
 
 def rows_of(cells: Cells) -> list[dict[str, Any]]:
-    """A row for each system and number of clients; ratios are medians of those within a round."""
+    """Row for each system and number of clients; ratios are medians of ratios within a round."""
     rows = []
     for name, of in cells.items():
         for clients, cell in of.items():
             plain = cells[LOOP][clients].cpu_ms
-            ratio = float(np.median([here / there for here, there in zip(cell.cpu_ms, plain, strict=True)]))
+            ratio = float(np.median([ours / loop for ours, loop in zip(cell.cpu_ms, plain, strict=True)]))
             row = {"system": name, "clients": clients, **cell.facts(), "of_plain": round(ratio, 3)}
             if "served, --batch-size 1" in cells:
                 alone = cells["served, --batch-size 1"][clients].rate
-                faster = [here / there for here, there in zip(cell.rate, alone, strict=True)]
+                faster = [ours / single for ours, single in zip(cell.rate, alone, strict=True)]
                 row["of_unbatched_rate"] = round(float(np.median(faster)), 3)
             rows.append(row)
     return rows
 
 
 def systems(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+    """Measured services by name."""
     bundle = options.bundle
-    found: dict[str, Callable[[], Any]] = {
+    services: dict[str, Callable[[], Any]] = {
         "served": partial(service, bundle),
         "served, --batch-size 1": partial(service, bundle, "--batch-size", "1"),
     }
     if has("litserve"):
-        found["LitServe"] = partial(litserve_service, bundle)
+        services["LitServe"] = partial(litserve_service, bundle)
     if options.triton:
-        found["Triton, Python backend"] = partial(triton_service, bundle)
+        services["Triton, Python backend"] = partial(triton_service, bundle)
     if options.runner:
-        found["hydrant-run --serve"] = partial(runner_service, bundle, options.runner)
+        services["hydrant-run --serve"] = partial(runner_service, bundle, options.runner)
     if options.ray:
-        found["Ray Serve, one replica"] = partial(ray_service, bundle)
-    return found
+        services["Ray Serve, one replica"] = partial(ray_service, bundle)
+    return services
 
 
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
     parser.add_argument("--data", required=True, help="file of texts")
-    parser.add_argument("--requests", type=int, default=320, help="in a round, of every system (default 320)")
-    parser.add_argument("--rounds", type=int, default=5, help="of every system (default 5)")
-    parser.add_argument("--triton", action="store_true", help="install and measure Triton with its Python backend, too")
-    parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too; see above")
-    parser.add_argument("--runner", type=Path, help="hydrant-run, whose server is measured, too")
+    parser.add_argument("--requests", type=int, default=320, help="requests per round and system (default 320)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of every system (default 5)")
+    parser.add_argument("--triton", action="store_true", help="also install and measure Triton with its Python backend")
+    parser.add_argument("--ray", action="store_true", help="also measure Ray Serve; see above")
+    parser.add_argument("--runner", type=Path, help="also measure the server of this hydrant-run")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, DataOptions()), options.requests)]
 
-    def told(each: int) -> None:
+    def report(each: int) -> None:
         print(f"round {each} of {options.rounds}" if each else "warmed up", file=sys.stderr, flush=True)
 
     with contextlib.ExitStack() as stack:
         predictor = stack.enter_context(hydrant.load(options.bundle, threads=1))
         services = {name: stack.enter_context(begin()) for name, begin in systems(options).items()}
-        for cells in rounds_of(predictor, services, texts, options.rounds, told):
+        for cells in rounds_of(predictor, services, texts, options.rounds, report):
             started = {
                 name: {"start_s": round(each.start_s, 2), "memory_mb": round(each.memory_mb())}
                 for name, each in services.items()

@@ -1,7 +1,7 @@
-"""A bundle behind LitServe, for ``benchmarks/serving.py``: ``python serving_litserve.py BUNDLE PORT BATCH``.
+"""Bundle behind LitServe, for ``benchmarks/serving.py``: ``python serving_litserve.py BUNDLE PORT BATCH``.
 
-It answers ``POST /predict`` with ``{"inputs": ["a text"]}`` as hydrant serve does. What waits runs together, and
-nothing waits for more; requests reach the process that predicts by ZeroMQ, the faster of LitServe's two ways.
+It answers ``POST /predict`` with ``{"inputs": ["a text"]}`` like hydrant serve. Queued requests form a batch without
+further waiting; they reach the predicting process by ZeroMQ, LitServe's faster queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Bundle(litserve.LitAPI):  # type: ignore[misc]
     def setup(self, device: str) -> None:  # noqa: ARG002
         self.predictor = hydrant.load(sys.argv[1], threads=1)
 
-    def decode_request(self, request):  # type: ignore[no-untyped-def]  # a type would be read as that of a form
+    def decode_request(self, request):  # type: ignore[no-untyped-def]  # LitServe would read a type as a form's
         (text,) = request["inputs"]
         return text
 

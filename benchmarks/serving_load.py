@@ -1,12 +1,11 @@
-"""Many clients at once over every front of ``hydrant serve``: answers equal the predictor's for each input alone.
+"""Load test of ``hydrant serve``: answers over every protocol equal the predictor's for each single input.
 
     python benchmarks/serving_load.py --requests 100000
 
-Clients ask over REST (JSON, binary tensors, ``/predict``) and gRPC, with one to four texts of mixed lengths each, while
-versions are swapped, clients leave amid their requests, and nonsense comes. Each answer is compared with
-``Predictor.predict`` of its version, made beforehand one input at a time. ``models/`` holds bundles of texts as
-NAME/VERSION/; without it, two versions of a tiny model with random weights are made. Exits with 1 if an answer was
-wrong, missing, or an unexpected refusal.
+Clients send one to four texts over REST (JSON, binary tensors, ``/predict``) and gRPC, while versions are swapped,
+clients disconnect, and invalid requests arrive. Each answer is compared with ``Predictor.predict`` of its version, one
+input at a time. ``models/`` contains text bundles as NAME/VERSION/ (default: two versions of a tiny random model).
+Status 1 if an answer is wrong, missing, or unexpectedly rejected.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from serving_systems import service
 
 FRONTS = ("json", "binary", "grpc", "predict")
 TOLERANCE = 1e-6
-LEAVES, NONSENSE = 0.01, 0.01
-"""Share of requests amid which the client leaves, and of those that are nonsense; neither counts as an answer."""
+LEAVES, NONSENSE = 0.01, 0.01  # Shares of abandoned and of invalid requests; neither counts as an answer
 SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
 OUTPUTS = ("label_index", "probabilities", *SCORES)
 WORDS = ("transfer", "money", "today", "what", "is", "the", "weather", "hello", "world")
@@ -49,7 +47,7 @@ NONSENSICAL = (
 )
 TYPES = {"INT64": "<i8", "FP32": "<f4"}
 
-Answer = tuple[str, dict[str, Any]]  # The version that answered, and the outputs by name
+Answer = tuple[str, dict[str, Any]]  # Version, and outputs by name
 
 
 def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
@@ -58,14 +56,14 @@ def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
 
 
 def one_by_one(bundle: Path, texts: list[str]) -> dict[str, np.ndarray]:
-    """The predictor's outputs for each text alone, by name."""
+    """Predictor's outputs for each single text, by name."""
     with hydrant.load(bundle, threads=1) as predictor:
-        found = hydrant.Prediction.concatenate([predictor.predict([text]) for text in texts])
-    return {name: found.label if name == "label_index" else getattr(found, name) for name in OUTPUTS}
+        prediction = hydrant.Prediction.concatenate([predictor.predict([text]) for text in texts])
+    return {name: prediction.label if name == "label_index" else getattr(prediction, name) for name in OUTPUTS}
 
 
 def tiny_models(folder: Path) -> Path:
-    """Two versions of a model of texts with random weights."""
+    """Create two versions of a text model with random weights."""
     import torch
     import transformers
 
@@ -90,7 +88,7 @@ def tiny_models(folder: Path) -> Path:
 
 
 class RefusedError(Exception):
-    """A status other than 200."""
+    """Status other than 200."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message[:200]}")
@@ -104,7 +102,7 @@ def checked(status: int, body: bytes) -> Any:
 
 
 class Client:
-    """One client that asks a model over every front in turn."""
+    """Client of one model, over every protocol."""
 
     def __init__(self, ready: dict[str, Any], model: str) -> None:
         import grpc
@@ -122,8 +120,8 @@ class Client:
         return answer.status, answer.headers, answer.read()
 
     def json(self, texts: list[str]) -> Answer:
-        status, _, found = self.post(self._path, self._json_body(texts))
-        message = checked(status, found)
+        status, _, body = self.post(self._path, self._json_body(texts))
+        message = checked(status, body)
         return message["model_version"], {each["name"]: each["data"] for each in message["outputs"]}
 
     def _json_body(self, texts: list[str]) -> bytes:
@@ -136,15 +134,15 @@ class Client:
         tensor: dict[str, Any] = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
         tensor["parameters"] = {"binary_data_size": len(data)}
         head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-        status, headers, found = self.post(self._path, head + data, len(head))
-        end = int(headers.get(HEADER, len(found)))
-        message, outputs = checked(status, found[:end]), {}
+        status, headers, body = self.post(self._path, head + data, len(head))
+        end = int(headers.get(HEADER, len(body)))
+        message, outputs = checked(status, body[:end]), {}
         for each in message["outputs"]:
             size = each["parameters"]["binary_data_size"]
             if each["name"] in OUTPUTS:
-                outputs[each["name"]] = np.frombuffer(found[end : end + size], TYPES[each["datatype"]])
+                outputs[each["name"]] = np.frombuffer(body[end : end + size], TYPES[each["datatype"]])
             end += size
-        assert end == len(found)
+        assert end == len(body)
         return message["model_version"], outputs
 
     def _grpc_request(self, texts: list[str]) -> bytes:
@@ -169,8 +167,8 @@ class Client:
 
     def predict(self, texts: list[str]) -> Answer:
         body = json.dumps({"inputs": texts, "model": self._model, "probabilities": True}).encode()
-        status, _, found = self.post("/predict", body)
-        message = checked(status, found)
+        status, _, answer = self.post("/predict", body)
+        message = checked(status, answer)
         rows = message["predictions"]
         assert [row["input"] for row in rows] == texts
         outputs: dict[str, Any] = {name: [row[name] for row in rows] for name in SCORES}
@@ -179,7 +177,7 @@ class Client:
         return message["version"], outputs
 
     def leave(self, texts: list[str], rng: random.Random) -> None:
-        """Ask, and go before the answer comes: with a part of the request sent, with all of it, or over gRPC."""
+        """Disconnect before the answer: after part of a request, after all of it, or over gRPC."""
         way = rng.randrange(3)
         if way == 2:
             call = self._infer.future(self._grpc_request(texts), timeout=60)
@@ -211,10 +209,10 @@ class Load:
     """Requests of many clients at once, while versions are swapped; and their outcome."""
 
     ready: dict[str, Any]  # ports of the service
-    model: str  # that is asked
-    texts: list[str]  # of which each request takes one to four
-    expected: dict[str, dict[str, np.ndarray]]  # version → outputs of each text alone
-    wanted: int  # answers; there may be more, until versions were swapped twice
+    model: str  # name of the model
+    texts: list[str]  # each request contains one to four
+    expected: dict[str, dict[str, np.ndarray]]  # version → outputs of each single text
+    wanted: int  # minimum answers, with at least two swaps of versions
     swap: int  # answers between two swaps of versions
     answers: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
@@ -225,7 +223,7 @@ class Load:
     lock: Any = field(default_factory=Lock)
 
     def run(self, clients: int) -> Load:
-        """Ask with so many clients at once."""
+        """Send requests from concurrent clients."""
         with ThreadPoolExecutor(clients + 1) as pool:
             swapping = pool.submit(self._swap)
             try:
@@ -263,13 +261,13 @@ class Load:
             self.counts[name] += 1
 
     def _ask(self, client: Client, front: str, texts: list[str], places: list[int]) -> None:
-        """One request, until it is answered, and the comparison of its answer."""
+        """Send one request until it is answered, and compare the answer."""
         while True:
             try:
                 version, outputs = getattr(client, front)(texts)
-                found = difference(outputs, self.expected[version], places)
+                delta = difference(outputs, self.expected[version], places)
                 break
-            except Exception as error:  # whatever happened, this request has no answer
+            except Exception as error:  # any error leaves the request without an answer
                 if getattr(error, "status", None) != 503:
                     self.wrong.append(f"{front}: {type(error).__name__} {error}")
                     client.http.close()
@@ -279,8 +277,8 @@ class Load:
         with self.lock:
             self.answers[front] += 1
             self.versions[version] += 1
-            self.largest = max(self.largest, found)
-            self.wrong += [f"{front}: differs by {found} from version {version} of {texts}"] * (found > TOLERANCE)
+            self.largest = max(self.largest, delta)
+            self.wrong += [f"{front}: differs by {delta} from version {version} of {texts}"] * (delta > TOLERANCE)
 
     def _swap(self) -> None:
         client, versions = Client(self.ready, self.model), sorted(self.expected)
@@ -290,12 +288,12 @@ class Load:
                 pass
             version = versions[self.counts["swaps of versions"] % len(versions)]
             body = json.dumps({"parameters": {"version": version}}).encode()
-            status, _, found = client.post(f"/v2/repository/models/{self.model}/load", body)
-            checked(status, found)
+            status, _, answer = client.post(f"/v2/repository/models/{self.model}/load", body)
+            checked(status, answer)
             self._count("swaps of versions")
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Results for JSON."""
         return {
             "answers": self.answers.total(),
             "by front": dict(sorted(self.answers.items())),
@@ -308,14 +306,14 @@ class Load:
 
 @contextlib.contextmanager
 def served(models: Path, queue: int) -> Iterator[dict[str, Any]]:
-    """The ports of ``hydrant serve``, which must end well."""
+    """Ports of ``hydrant serve``, which must exit with status 0."""
     with service(models, "--grpc-port", "0", "--queue", str(queue)) as running:
         yield running.ready
-    assert running.process.returncode == 0, "the service did not end well"
+    assert running.process.returncode == 0, "the service failed at shutdown"
 
 
 def load(models: Path, requests: int, clients: int = 32, swap: int = 1500, queue: int = 1024) -> Load:
-    """Serve a folder of bundles, ask its first name, and compare; refusals of a full queue are asked again."""
+    """Serve a folder of bundles, query its first model, and compare; retry if the queue is full."""
     model = min(each for each in models.iterdir() if each.is_dir())
     texts = texts_of_many_lengths(300)
     expected = {each.name: one_by_one(each, texts) for each in sorted(model.iterdir())}
@@ -334,13 +332,13 @@ def main() -> int:
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         models = options.models or tiny_models(Path(scratch))
-        found = load(models, options.requests, options.clients, options.swap, options.queue)
-    facts = {**found.facts(), "seconds": round(time.perf_counter() - begun, 1)}
+        outcome = load(models, options.requests, options.clients, options.swap, options.queue)
+    facts = {**outcome.facts(), "seconds": round(time.perf_counter() - begun, 1)}
     print(json.dumps(facts, indent=1))
     harness.save(options.output, facts)
-    for each in found.wrong[:10]:
+    for each in outcome.wrong[:10]:
         print(each, file=sys.stderr)
-    return bool(found.wrong)
+    return bool(outcome.wrong)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Services for ``benchmarks/serving.py``: hydrant serve, and others that serve the same bundle.
+"""Services for ``benchmarks/serving.py``: hydrant serve, and other servers of the same bundle.
 
-Each is started in processes of its own on 127.0.0.1, with one copy of the predictor on one thread and batches of up to
-32, and is stopped when its block ends.
+Each context manager starts one service on 127.0.0.1, with one predictor on one thread and batches of up to 32.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH = 32
-WAIT = 240.0  # Seconds in which a system must be ready
+WAIT = 240.0  # Maximum seconds until a system is ready
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How a system is asked for one text, and what it says."""
+    """Request for one text to a system, and parser of the answer."""
 
-    path: str  # that is asked
-    body: Callable[[Any], Any]  # of a text
-    told: Callable[[Any], tuple[str, float]]  # label and predictive entropy in the answer
+    path: str
+    body: Callable[[Any], Any]  # text → body
+    read: Callable[[Any], tuple[str, float]]  # answer → label and predictive entropy
 
 
 def _of_row(answer: Any) -> tuple[str, float]:
@@ -53,8 +52,8 @@ def _tensors(text: Any) -> Any:
 
 
 def _of_tensors(answer: Any) -> tuple[str, float]:
-    found = {each["name"]: each["data"][0] for each in answer["outputs"]}
-    return found["label"], found["predictive_entropy"]
+    data = {each["name"]: each["data"][0] for each in answer["outputs"]}
+    return data["label"], data["predictive_entropy"]
 
 
 PLAIN = Wire("/predict", lambda text: {"inputs": [text]}, _of_row)
@@ -63,34 +62,34 @@ TRITON = Wire("/v2/models/served/infer", _tensors, _of_tensors)
 
 @dataclass
 class Service:
-    """A service in processes of its own."""
+    """Running service."""
 
-    process: Any  # the first of them
-    port: int  # that answers
-    start_s: float  # from the command until it is ready
-    wire: Wire = PLAIN  # how it is asked
-    ready: Any = None  # what ``hydrant serve`` prints once it is
+    process: Any  # its first process
+    port: int
+    start_s: float  # seconds from the command until ready
+    wire: Wire = PLAIN
+    ready: Any = None  # output of ``hydrant serve`` once ready
 
     def cpu_s(self) -> float:
-        """CPU seconds so far, of the process and all that it began."""
+        """CPU seconds so far of the process and its descendants."""
         return sum(_cpu_s(each) for each in tree(self.process.pid))
 
     def memory_mb(self) -> float:
-        """Memory of these processes; what several of them share counts once."""
+        """Memory of these processes; shared memory counts once."""
         return sum(_memory(each) for each in tree(self.process.pid)) / 1e6
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that it began, as numbers."""
+    """Ids of a process and its descendants."""
     parents: dict[int, int] = {}
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended
                 parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [root]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 def _cpu_s(pid: int) -> float:
@@ -102,7 +101,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _memory(pid: int) -> int:
-    """Bytes, a share of what is shared."""
+    """Proportional memory in bytes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -111,15 +110,15 @@ def _memory(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody has."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """Free port."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 @contextlib.contextmanager
 def _process(words: Sequence[Any], stop: int = signal.SIGTERM, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that is asked to end, and ended where it does not."""
+    """Process that is stopped at the end, and killed if it does not stop."""
     with subprocess.Popen([str(word) for word in words], text=True, **options) as process:
         try:
             yield process
@@ -130,7 +129,7 @@ def _process(words: Sequence[Any], stop: int = signal.SIGTERM, **options: Any) -
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
-            for child in children:  # which a killed parent leaves behind
+            for child in children:  # left by a killed parent
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
 
@@ -155,8 +154,8 @@ def _is_ready(port: int, path: str) -> bool:
 @contextlib.contextmanager
 def service(bundle: Path, *options: str) -> Iterator[Service]:
     """``hydrant serve``."""
-    given = [] if "--port" in options else ["--port", "0"]
-    words = [sys.executable, "-m", "hydrant", "serve", bundle, *given, "--threads", "1", "--json", *options]
+    port = [] if "--port" in options else ["--port", "0"]
+    words = [sys.executable, "-m", "hydrant", "serve", bundle, *port, "--threads", "1", "--json", *options]
     begun = time.perf_counter()
     with _process(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -169,14 +168,14 @@ def service(bundle: Path, *options: str) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def ray_service(bundle: Path) -> Iterator[Service]:
-    """Ray Serve with one replica; in a network namespace of its own, since Ray listens on all interfaces."""
+    """Ray Serve with one replica; needs a separate network namespace, since Ray listens on all interfaces."""
     with service(bundle, "--engine", "ray", "--port", str(free_port())) as served:
         yield served
 
 
 @contextlib.contextmanager
 def runner_service(bundle: Path, runner: Path) -> Iterator[Service]:
-    """``hydrant-run --serve``: C++, which reads texts through the bundle's ``tokenizer.onnx`` and makes no batches."""
+    """``hydrant-run --serve``: C++ with the bundle's ``tokenizer.onnx``, without batching."""
     begun = time.perf_counter()
     words = [runner, bundle, "--serve", "--port", 0, "--threads", 1, "--workers", 1, "--queue", 1024]
     with _process(words, stdout=subprocess.PIPE) as process:
@@ -190,7 +189,7 @@ def runner_service(bundle: Path, runner: Path) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def litserve_service(bundle: Path) -> Iterator[Service]:
-    """LitServe, whose batches are of the size of the others and wait for nobody."""
+    """LitServe with the same batch size and no waiting."""
     begun, port = time.perf_counter(), free_port()
     words = [sys.executable, HERE / "serving_litserve.py", bundle, port, BATCH]
     with _process(words, signal.SIGINT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -200,10 +199,7 @@ def litserve_service(bundle: Path) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def triton_service(bundle: Path) -> Iterator[Service]:
-    """Triton with the repository that ``hydrant triton`` writes: the whole predictor in its Python backend.
-
-    The server of ``nvidia-pytriton`` is installed into a folder of its own for it, as the tests do.
-    """
+    """Triton's Python backend with the repository of ``hydrant triton``; its server is installed as in the tests."""
     sys.path.append(str(HERE.parent / "tests"))
     from hydrant import TritonSettings, triton_repository
     from triton_support import make_environment, running

@@ -1,12 +1,10 @@
-"""A service under 80 % of the load that it can take, for as long as wanted: memory, errors, and p99 minute by minute.
+"""Soak test: a service at 80 % of its capacity; memory, errors and p99 for every minute.
 
     python benchmarks/soak.py out/ --data test.csv --minutes 10 -o soak.json
 
-First eight clients ask as fast as they are answered, which tells the load that it can take. Then requests are sent at
-that share of it, at moments drawn at random (a Poisson process), by as many clients as it takes; a request that has to
-wait for a free client counts its waiting. Status 1 says that an answer was wrong or missing, that the memory of the
-second half grew by more than 5 %, or that the slower half of the minutes had a p99 more than twice the faster half's.
-The file is written after every minute.
+Eight clients at full speed measure the capacity. Then requests arrive as a Poisson process at a share of it; latency
+includes waiting for a free client. Status 1 if an answer was wrong or missing, if the memory of the second half grew
+by more than 5 %, or if the slower half of the minutes had a p99 more than twice the faster half's.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ GROWTH, SLOWER = 1.05, 2.0
 
 
 def most(served: Service, texts: Sequence[Any], expected: Sequence[Any], seconds: float) -> float:
-    """Requests a second that it can take."""
+    """Capacity in requests per second."""
     ends, counts = time.perf_counter() + seconds, []
 
     def client(first: int) -> None:
@@ -54,7 +52,7 @@ def most(served: Service, texts: Sequence[Any], expected: Sequence[Any], seconds
 def minute(
     served: Service, requests: Any, rate: float, seconds: float, rng: np.random.Generator
 ) -> tuple[list[float], list[str]]:
-    """Seconds from the moment each request was due to its answer, and what went wrong."""
+    """Seconds from each request's due time to its answer, and errors."""
     due: SimpleQueue[tuple[float, Any, Any] | None] = SimpleQueue()
     took: list[float] = []
     wrong: list[str] = []
@@ -64,7 +62,7 @@ def minute(
             moment, text, row = each
             try:
                 ask(served.port, [text], [row])
-            except Exception as error:  # whatever it is, it is counted and told
+            except Exception as error:  # every error is counted and reported
                 wrong.append(f"{type(error).__name__}: {error}"[:200])
             took.append(time.perf_counter() - moment)
 
@@ -86,11 +84,11 @@ def minute(
 
 def main() -> int:
     parser = harness.parser(__doc__)
-    parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
+    parser.add_argument("bundle", type=Path, help="bundle of a text model")
     parser.add_argument("--data", required=True, help="file of texts")
-    parser.add_argument("--minutes", type=int, default=10, help="how long (default 10; 90 is the long form)")
-    parser.add_argument("--share", type=float, default=0.8, help="of the load that it can take (default 0.8)")
-    parser.add_argument("--seconds", type=float, default=60, help="in a minute, for a quick try (default 60)")
+    parser.add_argument("--minutes", type=int, default=10, help="duration (default 10; long form 90)")
+    parser.add_argument("--share", type=float, default=0.8, help="share of the capacity (default 0.8)")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds per minute, for a quick try (default 60)")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, DataOptions()), 1000)]
     with hydrant.load(options.bundle, threads=1) as predictor:
@@ -101,7 +99,7 @@ def main() -> int:
     with service(options.bundle) as served:
         most(served, texts, expected, 5)
         rate = options.share * most(served, texts, expected, min(20, options.seconds))
-        print(f"{rate:.1f} requests a second, {options.share:.0%} of what it can take")
+        print(f"{rate:.1f} requests per second, {options.share:.0%} of the capacity")
         for place in range(options.minutes):
             cpu = served.cpu_s()
             took, wrong = minute(served, requests, rate, options.seconds, rng)
@@ -109,17 +107,17 @@ def main() -> int:
             p50, p99 = (1e3 * float(np.quantile(took, share)) for share in (0.5, 0.99))
             rows.append({"requests": len(took), "errors": len(wrong), "p50_ms": p50, "p99_ms": p99})
             rows[-1] |= {"memory_mb": served.memory_mb(), "cpu_ms": 1e3 * (served.cpu_s() - cpu) / len(took)}
-            told = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {rows[-1]['memory_mb']:.0f} MB"
-            print(f"minute {place + 1}: {len(took)} requests, {len(wrong)} errors, {told}", flush=True)
+            latency = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {rows[-1]['memory_mb']:.0f} MB"
+            print(f"minute {place + 1}: {len(took)} requests, {len(wrong)} errors, {latency}", flush=True)
             facts = {**harness.about(), "share": options.share, "rate": rate}
             harness.save(options.output, {**facts, **judged(rows, errors), "minutes": rows})
-    found = judged(rows, errors)
-    print(json.dumps(found))
-    return int(bool(errors) or found["memory"] > GROWTH or found["p99"] > SLOWER)
+    verdict = judged(rows, errors)
+    print(json.dumps(verdict))
+    return int(bool(errors) or verdict["memory"] > GROWTH or verdict["p99"] > SLOWER)
 
 
 def judged(rows: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
-    """What the minutes so far show: growth of the memory, and the slower half's p99 ÷ the faster half's."""
+    """Growth of the memory so far, and the slower half's p99 ÷ the faster half's."""
     memory, slow, half = [row["memory_mb"] for row in rows], np.sort([row["p99_ms"] for row in rows]), len(rows) // 2
     grown = max(memory[half:]) / max(memory[: half + 1])
     slower = float(np.median(slow[half:]) / np.median(slow[: half + 1]))

@@ -1,18 +1,16 @@
-"""One small bundle under threads, many openings, or writers and readers at once: answers are the same, bit by bit.
+"""Stability of one small bundle: bit-identical answers under threads, many loads, or concurrent writers and readers.
 
     python benchmarks/stability.py threads MODEL DATA --times 100000
     python benchmarks/stability.py openings MODEL DATA --times 1000
     python benchmarks/stability.py crowd MODEL DATA --minutes 2
 
-``threads``: on each installed backend for the CPU, eight threads share a predictor; each makes so many predictions of
-one to three texts of all lengths, in an order of its own. ``openings``: the bundle is loaded, asked and closed so many
-times; memory (resident, MiB), open files and threads stay flat: in the second half the largest numbers of files and
-threads are those of the first, and the median memory of its last tenth is at most 2 % and 2 MiB above its first. Each
-backend runs in a process of its own.
+``threads``: eight threads share a predictor on each installed CPU backend; each predicts one to three texts ``--times``
+times, in its own order. ``openings``: load, predict and close ``--times`` times; open files and threads must not grow
+in the second half, and resident memory by at most 2 % and 2 MiB. Each backend runs in its own process.
 
-``crowd``: one writer calibrates on two tables in turn, another exports the graph in two forms in turn; one command in
-four is killed at a random moment. Eight readers load the bundle, predict, and close it. Every load succeeds, and every
-answer is that of one calibration. The bundle ends whole, without hidden files. Status 1 if any of this fails.
+``crowd``: two writers calibrate and export in turn; one command in four is killed at a random moment. Eight readers
+load, predict and close. Every load must succeed, every answer must be that of one calibration, and the bundle must end
+intact, without hidden files. Status 1 if any of this fails.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ EXPORT = [["export", "{now}/out"], ["export", "{now}/out", "--member-outputs"]]
 
 
 def small_bundle(model: Path, data: Path, folder: Path) -> Path:
-    """Three members with random heads, exported and calibrated; the bundle's folder."""
+    """Create a calibrated bundle of three members with random heads; return its folder."""
     from transformers import AutoTokenizer
 
     plan = hydrant.plan_heads(str(model), str(data), "random", members=3, keep=2)
@@ -59,23 +57,23 @@ def small_bundle(model: Path, data: Path, folder: Path) -> Path:
 
 
 def texts_of(data: Path) -> list[str]:
-    """The texts of a CSV with the column text."""
+    """Texts of a CSV with the column text."""
     with data.open(newline="") as file:
         return [row["text"] for row in csv.DictReader(file)]
 
 
 def bits(prediction: hydrant.Prediction) -> bytes:
-    """Every number of a prediction."""
+    """Bytes of every number of a prediction."""
     arrays = (getattr(prediction, field.name) for field in fields(prediction))
     return b"".join(array.tobytes() for array in arrays if array is not None and array.dtype != object)
 
 
 def shared(bundle: Path, options: argparse.Namespace, backend: str) -> dict[str, Any]:
-    """Outcome of all predictions of the threads on one backend."""
+    """Outcome of all threads' predictions on one backend."""
     texts, draw = texts_of(options.data), random.Random(7)
     ends = time.monotonic() + 60 * options.minutes
     requests = [[_longer(draw, texts) for _ in range(draw.randint(1, 3))] for _ in range(REQUESTS)]
-    made = different = 0
+    count = different = 0
     failed: list[str] = []
     with hydrant.load(bundle, backend, threads=1) as predictor:
         expected = [bits(predictor.predict(request)) for request in requests]
@@ -94,18 +92,18 @@ def shared(bundle: Path, options: argparse.Namespace, backend: str) -> dict[str,
 
         with ThreadPoolExecutor(THREADS) as pool:
             for done, wrong in pool.map(thread, range(THREADS)):
-                made, different = made + done, different + wrong
+                count, different = count + done, different + wrong
     good = not different and not failed
-    return {"good": good, "predictions": made, "different": different, "failed": failed[:10]}
+    return {"good": good, "predictions": count, "different": different, "failed": failed[:10]}
 
 
 def _longer(draw: random.Random, texts: Sequence[str]) -> str:
-    """One to four of the texts as one."""
+    """Concatenate one to four of the texts."""
     return " ".join(draw.choice(texts) for _ in range(draw.randint(1, 4)))
 
 
 def opened(bundle: Path, options: argparse.Namespace, backend: str) -> dict[str, Any]:
-    """Open, predict and close so many times: memory, files and threads."""
+    """Load, predict and close repeatedly; return memory, files and threads."""
     texts, times = texts_of(options.data)[:4], options.times
     memory, files, threads, answers = [], [], [], []
     for _ in range(times):
@@ -133,7 +131,7 @@ def opened(bundle: Path, options: argparse.Namespace, backend: str) -> dict[str,
 def each_backend(
     measure: Callable[[Path, argparse.Namespace, str], dict[str, Any]], folder: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Results of every backend, each from a process of its own."""
+    """Results of every backend, each from its own process."""
     bundle, results = small_bundle(options.model, options.data, folder / "out"), {}
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         waiting = {pool.submit(measure, bundle, options, backend): backend for backend in options.backends}
@@ -153,59 +151,59 @@ def crowd(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     texts, bundle = texts_of(options.data)[:4], bench.old / "out"
     for words in (*CALIBRATE, *EXPORT):
         learn(bench.line(words, bench.old), lambda: None, folder / "modules.json")
-    known: dict[str, set[bytes]] = {backend: set() for backend in READERS}
+    valid: dict[str, set[bytes]] = {backend: set() for backend in READERS}
     with ProcessPoolExecutor(len(READERS) + 2, get_context("fork")) as pool:
         for calibration in CALIBRATE:
             for words in (calibration, *EXPORT):
                 bench.hydrant(words)
-                for backend, answers in known.items():
+                for backend, answers in valid.items():
                     answers.add(pool.submit(answer, bundle, backend, texts).result())
         ends = time.time() + 60 * options.minutes
-        readers = [pool.submit(read, bundle, each, texts, known[each], ends) for each in READERS]
+        readers = [pool.submit(read, bundle, each, texts, valid[each], ends) for each in READERS]
         writers = [pool.submit(write, bench, commands, ends) for commands in (CALIBRATE, EXPORT)]
-        found = [sum((each.result() for each in group), Counter()) for group in (readers, writers)]
-    whole = hydrant.Bundle.open(bundle)  # it sweeps
+        counted = [sum((each.result() for each in group), Counter()) for group in (readers, writers)]
+    whole = hydrant.Bundle.open(bundle)  # opening removes interrupted work
     for name in whole.manifest["files"]:
         whole.file(name)
-    faulty = [key for counts in found for key in counts if key.startswith("fault")]
-    facts = {"readers": dict(found[0]), "writers": dict(found[1]), "hidden": hidden(bundle)}
-    return {"crowd": {"good": not faulty and not facts["hidden"], "answers": len(known["onnxruntime"]), **facts}}
+    faulty = [key for counts in counted for key in counts if key.startswith("fault")]
+    facts = {"readers": dict(counted[0]), "writers": dict(counted[1]), "hidden": hidden(bundle)}
+    return {"crowd": {"good": not faulty and not facts["hidden"], "answers": len(valid["onnxruntime"]), **facts}}
 
 
 def answer(bundle: Path, backend: str, texts: list[str]) -> bytes:
-    """The answer of the bundle as it is now."""
+    """Current answer of the bundle."""
     with hydrant.load(bundle, backend, threads=1) as predictor:
         return bits(predictor.predict(texts))
 
 
-def read(bundle: Path, backend: str, texts: list[str], known: set[bytes], ends: float) -> Counter[str]:
-    """Load and predict until the time is over; count the known answers, and what else came."""
-    found: Counter[str] = Counter()
+def read(bundle: Path, backend: str, texts: list[str], valid: set[bytes], ends: float) -> Counter[str]:
+    """Load and predict until the time is over; count valid answers and faults."""
+    outcomes: Counter[str] = Counter()
     while time.time() < ends:
         try:
-            found["right" if answer(bundle, backend, texts) in known else "fault: a mix"] += 1
+            outcomes["right" if answer(bundle, backend, texts) in valid else "fault: a mix"] += 1
         except hydrant.HydrantError as error:
-            found[f"fault: {error}"] += 1
-    return found
+            outcomes[f"fault: {error}"] += 1
+    return outcomes
 
 
 def write(bench: Any, commands: list[list[str]], ends: float) -> Counter[str]:
-    """Run commands in turn until the time is over, and kill one in four; count the outcomes."""
+    """Run commands in turn until the time is over, kill one in four, and count the outcomes."""
     from crash import Forked
     from hydrant.bundle.store import MEANWHILE
 
-    draw, found, turn, seconds = random.Random(str(commands)), Counter[str](), 0, 1.0
+    draw, outcomes, turn, seconds = random.Random(str(commands)), Counter[str](), 0, 1.0
     while time.time() < ends:
         process = Forked(bench.line(commands[turn % 2], bench.old))
         turn += 1
         if draw.random() < 0.25:
-            found["killed" if process.killed_after(draw.uniform(0, seconds)) else "done"] += 1
+            outcomes["killed" if process.killed_after(draw.uniform(0, seconds)) else "done"] += 1
             continue
         started = time.monotonic()
-        status, said = process.end()
+        status, stderr = process.end()
         seconds = time.monotonic() - started
-        found["done" if status == 0 else "told to run again" if MEANWHILE in said else f"fault: {said[-300:]}"] += 1
-    return found
+        outcomes["done" if status == 0 else "asked to retry" if MEANWHILE in stderr else f"fault: {stderr[-300:]}"] += 1
+    return outcomes
 
 
 TRIALS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
@@ -222,9 +220,9 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="CSV with columns text and label")
     installed = [name for name in ("onnxruntime", "openvino", "torch") if has(name)]
     parser.add_argument("--backends", nargs="*", default=installed, metavar="NAME")
-    parser.add_argument("--times", type=int, default=1000, help="predictions of a thread, or openings (default: 1000)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="most minutes of each backend, or of the crowd")
-    parser.add_argument("--jobs", type=int, default=1, help="backends beside each other (default: 1)")
+    parser.add_argument("--times", type=int, default=1000, help="predictions per thread, or loads (default: 1000)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="maximum minutes of each backend, or of the crowd")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel backends (default: 1)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hydrant-stability-") as folder:
         results = TRIALS[options.trial](Path(folder), options)

@@ -1,12 +1,11 @@
-"""Start-up and memory of the Python runtime, and of ``hydrant-run`` beside it: processes of their own, in turn.
+"""Start-up and memory of the Python runtime, optionally compared with ``hydrant-run``'s.
 
     python benchmarks/startup.py -o benchmarks/results/startup-cpu.json
     python benchmarks/startup.py --runner hydrant-run -o benchmarks/results/cpp-runner.json
 
-A fused ViT-B/16 (M = 3, 4 of 12 heads, random weights) on ONNX Runtime's CPU backend. Without ``--runner``: importing
-hydrant, opening the bundle beside opening its graph, peak memory beside the single model. With it (or on a bundle of
-yours): in each round both start, predict one input and end; then both measure calls as ``hydrant profile`` does.
-Figures are medians of the rounds, and the ratio is that of C++ ÷ Python in the same round.
+A fused ViT-B/16 (M = 3, 4 of 12 heads, random weights) on ONNX Runtime's CPU backend. Without ``--runner``: time
+to import hydrant and to load the bundle and its graph, and peak memory. With it: both runtimes start, predict one input
+and exit, then measure calls as in ``hydrant profile``. Results are medians; the ratio is C++ ÷ Python within a round.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ with numpy.load(sys.argv[2]) as arrays, hydrant.load(sys.argv[1], "onnxruntime")
 
 
 def vit(folder: Path) -> Path:
-    """The bundle of the fused ViT."""
+    """Create the bundle of the fused ViT."""
     plan = random_plan(architecture("ViT-B/16"), 4, 0)
     hydrant.save_bundle(hydrant.fuse(random_transformer("ViT-B/16"), plan), folder, tensors_only=True)
     hydrant.export_onnx(folder)
@@ -64,7 +63,7 @@ def vit(folder: Path) -> Path:
 
 
 def python_alone(bundle: Path, rounds: int) -> dict[str, Any]:
-    """Seconds of the import, of the session and of loading; peak memory of both models."""
+    """Seconds of import, session and loading; peak memory of both models."""
 
     def seconds(program: str) -> float:
         words = [sys.executable, "-c", program, str(bundle)]
@@ -116,13 +115,13 @@ def beside_runner(bundle: Path, options: argparse.Namespace, folder: Path) -> di
 
 
 def turn(commands: dict[str, list[str]], number: int) -> list[tuple[str, list[str]]]:
-    """Both commands; each round starts with the other one."""
+    """Both commands, in alternating order."""
     items = list(commands.items())
     return items[number % 2 :] + items[: number % 2]
 
 
 def spent(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds from the start of a process to its end, and its peak memory in bytes."""
+    """Duration of a process in seconds, and its peak memory in bytes."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -134,15 +133,15 @@ def spent(command: Sequence[str]) -> tuple[float, int]:
 
 
 def medians(command: Sequence[str]) -> dict[int, float]:
-    """Batch → median time of a call in milliseconds, as the process measured it."""
+    """Batch → median time of a call in milliseconds, measured by the process."""
     report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {case["batch"]: case["latency_ms"]["p50"] for case in report["cases"]}
 
 
 def compared(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Median of each, and of their ratio within a round."""
-    found = {who: statistics.median(row[who] for row in rounds) for who in ("cpp", "python")}
-    return {**found, "ratio": round(statistics.median(row["cpp"] / row["python"] for row in rounds), 3)}
+    """Medians of both, and of their ratio within a round."""
+    both = {who: statistics.median(row[who] for row in rounds) for who in ("cpp", "python")}
+    return {**both, "ratio": round(statistics.median(row["cpp"] / row["python"] for row in rounds), 3)}
 
 
 def main() -> None:
@@ -151,16 +150,16 @@ def main() -> None:
     parser.add_argument("--runner", type=Path, help="hydrant-run, with its library beside it or in ../lib")
     parser.add_argument("--bundle", type=Path, help="a bundle with a graph (default: a fused ViT-B/16)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], help="inputs per call (default 1 8)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="that each measures calls, at least (default 3)")
-    parser.add_argument("--threads", type=int, help="within one run (default: ONNX Runtime's)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="minimum time of measured calls (default 3)")
+    parser.add_argument("--threads", type=int, help="threads of a run (default: ONNX Runtime's)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bundle = options.bundle
-        if bundle is None:  # in a process of its own: Linux counts this process's memory in the peak of its children
+        if bundle is None:  # separate process: Linux counts this process's memory in its children's peak
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 bundle = pool.submit(vit, Path(name) / "bundle").result()
-        found = beside_runner(bundle, options, Path(name)) if options.runner else python_alone(bundle, options.rounds)
-    facts = {**harness.about(), **found}
+        metrics = beside_runner(bundle, options, Path(name)) if options.runner else python_alone(bundle, options.rounds)
+    facts = {**harness.about(), **metrics}
     print(json.dumps(facts, indent=1))
     harness.save(options.output, facts)
 

@@ -1,7 +1,7 @@
-"""Shared by the studies: data, and bundles that are made once, whose outputs are computed once.
+"""Data, bundles and their outputs for the studies.
 
-Every competitor is a hydrant bundle: planned, fused and tuned by the package's own verbs. Whatever takes long is kept
-in a working folder with how it was made (``training.cached``), so that an interrupted study goes on where it stopped.
+Every competitor is a hydrant bundle, created by the package's own verbs. Slow steps are cached in a working folder with
+their recipes (``training.cached``), so an interrupted study resumes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ from training import cached, device, matmul
 
 @dataclass(frozen=True)
 class Data:
-    """The splits: ``validation`` and ``ood_validation`` choose and calibrate, the test splits only report.
-
-    ``ood_validation`` is ``None`` where nothing is chosen on out-of-distribution data.
-    """
+    """Splits: ``validation`` and ``ood_validation`` (if OOD data are used) choose and calibrate; test splits report."""
 
     train: Examples
     validation: Examples
@@ -43,24 +40,24 @@ class Data:
         return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
-SPLITS = ("validation", "ood_validation", "test", "ood_test")  # Those that outputs are computed on
+SPLITS = ("validation", "ood_validation", "test", "ood_test")  # Splits with outputs
 
-SETS = ("balanced", "all", "last")  # Of taps; *means* is the default of texts
+SETS = ("balanced", "all", "last")  # Sets of taps; *means* is the default for texts
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Members that prune from one layer on."""
+    """Fork: members that prune from one layer on."""
 
     layer: int  # first layer in which heads are pruned
     keep: int  # heads kept there and in every later layer
-    method: str = "random"  # how they are chosen
+    method: str = "random"  # method of choosing them
     members: int = 3  # M
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a bundle says of every split."""
+    """Outputs of a bundle on every split."""
 
     logits: Mapping[str, np.ndarray]  # split → member logits [N, M, C], before any temperature
     # set of taps (``calib.taps``) → split → distance [N], standardised on the validation split
@@ -68,13 +65,13 @@ class Outputs:
 
 
 class Bundles:
-    """Makes the bundles of a study, each once, in ``work``; plans and tunes in a precision of ``training.matmul``."""
+    """Cached bundles of a study in ``work``, planned and tuned in a precision of ``training.matmul``."""
 
     def __init__(self, work: Path, data: Data, processor: Any, precision: str = "highest") -> None:
         self.work, self.data, self.processor, self.precision = work, data, processor, precision
 
     def fused(self, name: str, recipe: dict[str, Any], models: Any, *how: Any, **more: Any) -> Path:
-        """What ``hydrant.fuse`` makes of checkpoints, by arguments that the recipe describes."""
+        """Bundle from ``hydrant.fuse``; the recipe describes its arguments."""
 
         def make(folder: Path) -> dict[str, Any]:
             return self._save(hydrant.fuse(models, *how, **more), folder)
@@ -82,26 +79,25 @@ class Bundles:
         return self._kept(name, recipe, make)
 
     def joined(self, name: str, checkpoints: Sequence[Path]) -> Path:
-        """The checkpoint as it is, or an exact Deep Ensemble of several."""
+        """Unchanged checkpoint, or an exact Deep Ensemble of several."""
         recipe = {"checkpoints": list(map(trained, checkpoints))}
         if len(checkpoints) == 1:
             return self.fused(name, recipe, checkpoints[0])
         return self.fused(name, recipe, checkpoints, keep_separate=["all"])
 
     def pruned(self, name: str, checkpoint: Path, fork: Fork, seed: int, **how: Any) -> Path:
-        """Post hoc: the members are prunings of one checkpoint; ``how`` are further options of the method.
+        """Members pruned from one checkpoint; ``how`` are further options of the method.
 
-        Circuits are searched on the validation splits, and taken as they are; Taylor scores are those of the training
-        split.
+        Circuits are searched on the validation splits without selection; Taylor scores use the training split.
         """
 
         def make(folder: Path) -> dict[str, Any]:
             circuit = fork.method == "circuit"
             more = {"ood": self.data.ood_validation, "max_accuracy_loss": 100} if circuit else {}
-            known = self.data.validation if circuit else self.data.train
+            examples = self.data.validation if circuit else self.data.train
             with matmul(self.precision):
                 plan = hydrant.plan_heads(
-                    checkpoint, known, METHODS[fork.method](**how, **more),
+                    checkpoint, examples, METHODS[fork.method](**how, **more),
                     members=fork.members, keep=fork.keep, fork_from=fork.layer, seed=seed, processor=self.processor,
                 )  # fmt: skip
             return self._save(hydrant.fuse(checkpoint, plan), folder)
@@ -110,7 +106,7 @@ class Bundles:
         return self._kept(name, recipe, make)
 
     def tuned(self, name: str, source: Path, how: Jointly, *, seed: int, batch_size: int) -> Path:
-        """A bundle fine-tuned on the training split, its epochs judged on the validation split."""
+        """Bundle tuned on the training split; the validation split selects the epoch."""
 
         def make(folder: Path) -> dict[str, Any]:
             with matmul(self.precision):
@@ -125,19 +121,19 @@ class Bundles:
         return self._kept(name, recipe, make)
 
     def outputs(self, bundle: Path) -> Outputs:
-        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split."""
+        """Outputs of a bundle on the splits, by the PyTorch reference; the training split fits the distance."""
 
         def make(folder: Path) -> dict[str, Any]:
-            found, sets = self._run(bundle)
-            np.savez(folder / "outputs.npz", **found)  # type: ignore[arg-type]
+            arrays, sets = self._run(bundle)
+            np.savez(folder / "outputs.npz", **arrays)  # type: ignore[arg-type]
             return {"taps": sets}
 
         sizes = {split: len(getattr(self.data, split)) for split in SPLITS}
         recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train), "distance": SETS}
-        kept = cached(self.work / "outputs" / bundle.name, recipe, make)
-        with np.load(kept / "outputs.npz") as arrays:
+        stored = cached(self.work / "outputs" / bundle.name, recipe, make)
+        with np.load(stored / "outputs.npz") as arrays:
             logits = {split: arrays[f"{split}.logits"] for split in SPLITS}
-            taps = note_of(kept)["taps"]
+            taps = note_of(stored)["taps"]
             return Outputs(logits, {each: {split: arrays[f"{split}.{each}"] for split in SPLITS} for each in taps})
 
     def _run(self, path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -146,52 +142,52 @@ class Bundles:
         shape = ensemble.architecture, ensemble.trunk, ensemble.members
         sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
         distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
-        found: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for split in SPLITS:
             logits, squared = reference.run(getattr(self.data, split), distances)
-            found[f"{split}.logits"] = logits.astype(np.float32)
+            arrays[f"{split}.logits"] = logits.astype(np.float32)
             if split == "validation":  # the first split
                 distances = {
                     name: by_set(standardised_by(density, squared[name]), name) for name, density in distances.items()
                 }
             for name, density in distances.items():
-                found[f"{split}.{name}"] = standardised(density, squared[name])
-        return found, list(distances)
+                arrays[f"{split}.{name}"] = standardised(density, squared[name])
+        return arrays, list(distances)
 
     def _save(self, ensemble: Any, folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(ensemble, folder / folder.name.removesuffix(".partial"), self.processor)
         return {}
 
-    def _kept(self, name: str, recipe: dict[str, Any], make: Any) -> Path:
+    def _cached(self, name: str, recipe: dict[str, Any], make: Any) -> Path:
         return cached(self.work / "bundles" / name, {"name": name, **recipe}, make) / name
 
 
 def trained(checkpoint: Path) -> dict[str, Any]:
-    """How a checkpoint was trained, or its name where the study did not train it."""
-    known = (checkpoint / "recipe.json").is_file()
-    return note_of(checkpoint)["recipe"] if known else {"checkpoint": checkpoint.name}
+    """Recipe of a checkpoint, or its name if the study did not train it."""
+    has_recipe = (checkpoint / "recipe.json").is_file()
+    return note_of(checkpoint)["recipe"] if has_recipe else {"checkpoint": checkpoint.name}
 
 
 def note_of(folder: Path) -> dict[str, Any]:
-    """What ``training.cached`` noted about a folder."""
+    """Contents of a folder's ``recipe.json``."""
     return json.loads((folder / "recipe.json").read_text())
 
 
 def made_by(bundle: Path) -> dict[str, Any]:
-    """How a bundle was made."""
+    """Recipe of a bundle."""
     return note_of(bundle.parent)["recipe"]
 
 
 def average(plan: HeadPlan) -> HeadPlan:
-    """What ``Circuit(average=True)`` makes of the same circuits, from the scores that their plan records."""
+    """Plan of ``Circuit(average=True)``, from the scores in a plan of the same circuits."""
     scores = plan.provenance["scores"]  # [circuits][layers], None where all heads are kept
     heads, layers = tuple(range(plan.heads)), [layer for layer in range(plan.layers) if scores[0][layer]]
     mean = np.stack([np.mean([rows[layer] for rows in scores], axis=0) for layer in layers])
-    kept = choose_heads(mean, [len(plan.members[0][layer]) for layer in layers])
-    member = tuple(kept[layers.index(layer)] if layer in layers else heads for layer in range(plan.layers))
+    best = choose_heads(mean, [len(plan.members[0][layer]) for layer in layers])
+    member = tuple(best[layers.index(layer)] if layer in layers else heads for layer in range(plan.layers))
     return HeadPlan(plan.family, plan.layers, plan.heads, (member,), "circuit")
 
 
 def slug(name: str) -> str:
-    """A row's name as that of a folder."""
+    """Folder name of a row."""
     return name.lower().replace(",", "").replace("+", "and").replace("≤ ", "").replace(" ", "-")

@@ -1,7 +1,6 @@
-"""Outputs → figures: quality, detection by every score, flags, and intervals; latency and cost of each row.
+"""Metrics of rows from cached outputs: quality, detection, flags and intervals; also latency and cost.
 
-The temperature is what ``hydrant calibrate`` fits and the figures are those of ``hydrant evaluate``; from kept outputs
-both are had without running a model again.
+The temperature equals that of ``hydrant calibrate``, and the metrics those of ``hydrant evaluate``.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.runtime.backends.protocol import Backend
 from study import Data, Outputs
 
-FALSE_ALARM = 0.05  # Share of in-distribution inputs that may be flagged
+FALSE_ALARM = 0.05  # Allowed share of flagged in-distribution inputs
 
 Scores = dict[str, np.ndarray]
 
 
 def scores_of(found: Outputs, split: str, temperature: float) -> tuple[np.ndarray, Scores]:
-    """Averaged probabilities [N, C], and the uncertainty scores [N], of which higher means less certain."""
+    """Averaged probabilities [N, C], and uncertainty scores [N] (higher is less certain)."""
     logits = found.logits[split]
     summary = summarise(logits, temperature)
     scores = {"max_probability": -summary["confidence"], "predictive_entropy": summary["predictive_entropy"]}
@@ -48,12 +47,12 @@ def scores_of(found: Outputs, split: str, temperature: float) -> tuple[np.ndarra
 
 
 def statistic_of(found: Outputs, data: Data, temperature: float) -> Callable[..., dict[str, np.ndarray]]:
-    """Metrics of a row on resamples of the test splits, at a temperature."""
-    probabilities, inside = scores_of(found, "test", temperature)
-    _, outside = scores_of(found, "ood_test", temperature)
+    """Function from resamples of the test splits to metrics, at a temperature."""
+    probabilities, id_scores = scores_of(found, "test", temperature)
+    _, ood_scores = scores_of(found, "ood_test", temperature)
     means = ClassMetrics(probabilities, labels_of(data.test))
     selective = SelectiveMetrics(means.confidence, means.correct)
-    detection = ScoreDetection(inside, outside, ~means.correct)
+    detection = ScoreDetection(id_scores, ood_scores, ~means.correct)
     return lambda counts, ood: {**means(counts), **selective(counts), **detection(counts, ood)}
 
 
@@ -63,17 +62,17 @@ def measure(found: Outputs, data: Data, temperature: float) -> dict[str, float]:
 
 
 def draws(found: Outputs, data: Data, temperature: float, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """The same of bootstrap resamples, name → [R]; the same seed draws the same ones for every row."""
+    """Metrics on bootstrap resamples, name → [R]; equal seeds draw equal resamples for every row."""
     return resampled(statistic_of(found, data, temperature), [len(data.test), len(data.ood_test)], resamples, seed)
 
 
 def temperature_of(found: Outputs, data: Data) -> float:
-    """What ``hydrant calibrate`` fits on the validation split."""
+    """Temperature fitted on the validation split, as in ``hydrant calibrate``."""
     return fit_temperature(found.logits["validation"], labels_of(data.validation))
 
 
 def flagged(found: Outputs, temperature: float) -> dict[str, dict[str, float]]:
-    """Score → share of test and of out-of-distribution inputs above the threshold for :data:`FALSE_ALARM`."""
+    """Score → shares of test and OOD inputs above the threshold for :data:`FALSE_ALARM`."""
     validation, test, ood = (scores_of(found, split, temperature)[1] for split in ("validation", "test", "ood_test"))
     shares = {}
     for name, values in validation.items():
@@ -101,13 +100,12 @@ def latencies(
     reference: str | None = None,
     passes: Mapping[str, int] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Time ÷ that of the plain single model: ONNX Runtime FP32 graphs in turn in one process; row → batch → ratio.
+    """Time ÷ the plain single model's, for interleaved ONNX Runtime FP32 graphs: row → batch → ratio.
 
-    ``"plain single"`` is added to the rows: the graph that any exporter would write, without the exact rewrites; so is
-    ``"…, one by one"``: that graph once for each checkpoint of the ``reference`` row; and each row of ``passes``, so
-    many runs of it: MC dropout, but for the drawing of its masks.
+    Additional rows: ``"plain single"`` is the graph without exact rewrites; ``"…, one by one"`` runs it once for each
+    checkpoint of the ``reference`` row; rows of ``passes`` run it repeatedly (MC dropout without drawing masks).
     """
-    found: dict[str, dict[str, Any]] = {}
+    ratios: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         opened = dict(_opened(rows, reference, passes or {}, stack))
         names = list(opened)
@@ -117,11 +115,11 @@ def latencies(
             baseline = seconds[:, names.index("plain single")]
             for name, taken in zip(names, seconds.T, strict=True):
                 milliseconds = float(np.median(taken)) * 1e3
-                found.setdefault(name, {})[str(size)] = {
+                ratios.setdefault(name, {})[str(size)] = {
                     **vars(Ratio.of(taken, baseline)),
                     "milliseconds": milliseconds,
                 }
-    return found
+    return ratios
 
 
 def _opened(
@@ -145,7 +143,7 @@ def _opened(
 
 
 def plain_copy(bundle: Path) -> Path:
-    """A second bundle of the same model, for a graph without exact rewrites."""
+    """Second bundle of the same model, for a graph without exact rewrites."""
     copy = bundle.with_name(f"{bundle.name}-plain")
     if not copy.is_dir():
         hydrant.save_bundle(load_ensemble(bundle), copy, tensors_only=True)
@@ -153,7 +151,7 @@ def plain_copy(bundle: Path) -> Path:
 
 
 def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.ndarray]:
-    """Tensors of those of the first 500 inputs that are of median length."""
+    """Tensors of the inputs of median length among the first 500."""
     opened = hydrant.Bundle.open(bundle)
     processor = opened.processor_for("read the study's data")
     encoded = sorted(processor.encode(examples.inputs[:500]), key=lambda item: item.tokens)
@@ -162,11 +160,11 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
 
 
 def cost(bundle: Path, tokens: int | None) -> dict[str, float]:
-    """Operations and stored numbers of the FP32 graph ÷ those of the plain single model (``hydrant.estimate_cost``)."""
-    found = estimate_cost(bundle, sequence=tokens)
+    """Operations and parameters of the FP32 graph ÷ the plain single model's (``hydrant.estimate_cost``)."""
+    estimate = estimate_cost(bundle, sequence=tokens)
     return {
-        "operations": found.fused.flops / found.single.flops,
-        "parameters": found.fused.parameters / found.single.parameters,
+        "operations": estimate.fused.flops / estimate.single.flops,
+        "parameters": estimate.fused.parameters / estimate.single.parameters,
     }
 
 

@@ -1,4 +1,4 @@
-"""The rows of a study: what competes, each made from every seed of plan and tuning, and what came of it."""
+"""Rows of a study: the competitors, created from every seed of plan and tuning, and their results."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ SINGLE, CONTROL, DROPOUT, RANK_ONE = "single", "single, tuned", "MC dropout", "B
 TAYLOR, CIRCUITS, AVERAGE = "Hydra Taylor", "Hydra Circ", "CircAvg"
 LORA, DEEP, PACKED = "LoRA-Ensemble", "Deep Ensemble", "Packed-Ensemble"
 
-TUNED = ", tuned"  # End of the name of a row that is another one, tuned
+TUNED = ", tuned"  # Suffix of tuned rows
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What was chosen on the validation splits, and how often it is made."""
+    """Hyperparameters, chosen on the validation splits, and seeds."""
 
-    # late forks, by the most operations that they may take, those of the plain single model being 1
+    # late forks by maximum operations ÷ the plain single model's
     forks: Mapping[float, Fork]
-    keep: int  # heads that members which prune from layer 0 keep in each
-    tune: Jointly  # of every tuned row: a ``hydrant.Jointly`` and the examples of an update
+    keep: int  # heads kept in each layer by members that prune from layer 0
+    tune: Jointly  # tuning of every tuned row
     batch_size: int
-    rank_one: BatchEnsemble  # of the row BatchEnsemble, a ``hydrant.BatchEnsemble``
-    circuit: Mapping[str, Any] = field(default_factory=dict)  # of the circuits, for ``hydrant.Circuit``
-    passes: int = 10  # of MC dropout
-    members: int = 3  # M, but of forks that say another
-    seeds: tuple[int, ...] = (0, 1, 2)  # of plans and tuning
+    rank_one: BatchEnsemble  # tuning of the row BatchEnsemble
+    circuit: Mapping[str, Any] = field(default_factory=dict)  # options of ``hydrant.Circuit``
+    passes: int = 10  # passes of MC dropout
+    members: int = 3  # M, unless a fork sets another
+    seeds: tuple[int, ...] = (0, 1, 2)  # seeds of plans and tuning
 
     def as_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self), default=str))
 
 
 class Rows:
-    """Makes rows by their names."""
+    """Rows by name."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Rows:
         self.deep, self.lora, self.dropout = deep, lora, dropout
         self.forks = {self._name(fork): fork for fork in settings.forks.values()}
         if len(self.forks) < len(settings.forks):
-            raise ValueError(f"two of the forks have one name: {', '.join(map(self._name, settings.forks.values()))}")
+            raise ValueError(f"two forks have the same name: {', '.join(map(self._name, settings.forks.values()))}")
 
     def _name(self, fork: Fork) -> str:
         further = f", {fork.members} members" if fork.members != self.settings.members else ""
         return f"fork at {fork.layer}, keep {fork.keep}{further}"
 
     def names(self) -> list[str]:
-        """All rows, in the order of the tables."""
+        """Names of all rows, in the order of the tables."""
         pruned = [TAYLOR, CIRCUITS, AVERAGE, *self.forks]
         return [
             SINGLE, CONTROL, *([DROPOUT] if self.dropout else []), RANK_ONE,
@@ -76,7 +76,7 @@ class Rows:
         ]  # fmt: skip
 
     def seeds(self, name: str) -> tuple[int, ...]:
-        """What a row is made from: one seed where nothing of it is drawn here."""
+        """Seeds of a row: one if nothing random is drawn here."""
         return (0,) if name in (SINGLE, LORA, DEEP) else self.settings.seeds
 
     def bundle(self, name: str, seed: int) -> Path:
@@ -91,7 +91,7 @@ class Rows:
         return self.bundles.tuned(folder, source, how, seed=seed, batch_size=settings.batch_size)
 
     def _copies(self) -> Path:
-        """Members that are all the checkpoint itself."""
+        """Bundle whose members all equal the checkpoint."""
         count = self.settings.members
         recipe = {"checkpoint": trained(self.single), "members": count}
         return self.bundles.fused("copies", recipe, self.single, members=count)
@@ -103,7 +103,7 @@ class Rows:
         if name == DEEP:
             return bundles.joined(slug(DEEP), self.deep)
         if name == LORA:
-            assert self.lora is not None  # else it is no row
+            assert self.lora is not None  # otherwise not a row
             base, adapters = self.lora
             return bundles.fused(slug(LORA), {"adapters": list(map(trained, adapters))}, base, adapters=list(adapters))
         if name == AVERAGE:
@@ -116,13 +116,13 @@ class Rows:
         return bundles.pruned(folder, self.single, {**whole, **self.forks}[name], seed, **how)
 
     def outputs(self, name: str, seed: int) -> Outputs:
-        """What a row says of every split."""
+        """Outputs of a row on every split."""
         if name == DROPOUT:
             return self._passes(seed)
         return self.bundles.outputs(self.bundle(name, seed))
 
     def make(self, names: Sequence[str], jobs: int) -> None:
-        """Make rows and their outputs, ``jobs`` at a time: those that others start from first."""
+        """Create rows and their outputs, ``jobs`` at a time, sources of other rows first."""
         untuned = [name for name in names if name not in (CONTROL, RANK_ONE) and not name.endswith(TUNED)]
         sources = [name.removesuffix(TUNED) for name in names if name.endswith(TUNED)]
         circuits = [CIRCUITS] if {AVERAGE, AVERAGE + TUNED} & set(names) else []
@@ -131,40 +131,39 @@ class Rows:
         if RANK_ONE in names:
             self._copies()
         for stage in ([name for name in first if name != AVERAGE], [AVERAGE] * (AVERAGE in first), names):
-            asked = [(name, seed) for name in stage for seed in self.seeds(name)]
-            in_parallel([(self._made, row) for row in asked], jobs)
+            in_parallel([(self._output, (name, seed)) for name in stage for seed in self.seeds(name)], jobs)
 
-    def _made(self, row: tuple[str, int]) -> None:
+    def _output(self, row: tuple[str, int]) -> None:
         self.outputs(*row)
 
     def _passes(self, seed: int) -> Outputs:
-        """MC dropout, as ``evaluate --compare mc-dropout`` runs it."""
+        """Outputs of MC dropout, as in ``evaluate --compare mc-dropout``."""
         data, passes = self.bundles.data, self.settings.passes
         bundle = hydrant.Bundle.open(self.bundle(SINGLE, 0))
 
         def make(folder: Path) -> dict[str, Any]:
             with ExitStack() as opened:
-                asked = f"mc-dropout:{passes}:{self.single}"
-                model = open_models(bundle, [asked], "torch", None, opened, data.test, seed)[1]
-                found = {
+                name = f"mc-dropout:{passes}:{self.single}"
+                model = open_models(bundle, [name], "torch", None, opened, data.test, seed)[1]
+                arrays = {
                     split: collect(
                         model.runs, model.processor, model.architecture, getattr(data, split).inputs,
                         lambda out: {"logits": out["member_logits"]},
                     )["logits"].astype(np.float32)
                     for split in SPLITS
                 }  # fmt: skip
-            np.savez(folder / "outputs.npz", **found)
+            np.savez(folder / "outputs.npz", **arrays)
             return {}
 
         recipe = {"checkpoint": made_by(bundle.path), "passes": passes, "seed": seed, "sizes": data.sizes()}
-        kept = cached(self.bundles.work / "outputs" / f"{slug(DROPOUT)}-{seed}", recipe, make)
-        with np.load(kept / "outputs.npz") as arrays:
+        stored = cached(self.bundles.work / "outputs" / f"{slug(DROPOUT)}-{seed}", recipe, make)
+        with np.load(stored / "outputs.npz") as arrays:
             return Outputs({split: arrays[split] for split in SPLITS}, {})
 
 
 def results(rows: Rows, names: Sequence[str], references: Sequence[str], resamples: int) -> list[dict[str, Any]]:
-    """Every row's figures from each of its seeds, before and after calibration."""
-    data, drawn, found = rows.bundles.data, {}, []
+    """Metrics of every row and seed, before and after calibration."""
+    data, drawn, reports = rows.bundles.data, {}, []
     for name in names:
         seeds = []
         for seed in rows.seeds(name):
@@ -186,9 +185,9 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
         path = rows.bundle(name, rows.seeds(name)[0])
         tokens = figures.mean_tokens(path, data.test)
         costs, here = figures.cost(path, None), figures.cost(path, tokens)
-        if name == DROPOUT:  # each pass is the plain model: with masks the rewrites are not exact
+        if name == DROPOUT:  # each pass is the plain model, since rewrites are not exact with masks
             costs["operations"] = here["operations"] = float(rows.settings.passes)
-        found.append(
+        reports.append(
             {
                 "name": name,
                 "members": outputs.logits["test"].shape[1],
@@ -200,7 +199,7 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
                 "seeds": seeds,
             }
         )
-    for row in found:
+    for row in reports:
         row["against"] = {
             reference: {
                 name: figures.difference(drawn[row["name"]], drawn[reference], name)
@@ -208,24 +207,24 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
             }
             for reference in references if reference in drawn and reference != row["name"]
         }  # fmt: skip
-    return found
+    return reports
 
 
 class Subject:
-    """Data, the single model, and what is trained to compare with; a subclass sets them."""
+    """Data, single model and trained competitors; set by subclasses."""
 
-    name: str  # of the study; its tables are in benchmarks/results/NAME-tables.md
-    title: str  # of its pictures
-    settings: Settings  # of its rows
-    taps: str  # set by whose distance its rows are compared
+    name: str  # name of the study; tables are in benchmarks/results/NAME-tables.md
+    title: str  # title of its pictures
+    settings: Settings
+    taps: str  # set of taps of the compared distance
     dropout: bool = True  # whether the checkpoint has dropout
-    data: Data  # its splits
-    members: Any  # what is trained
-    single: Path  # the checkpoint
-    bundles: Bundles  # that are made and kept
+    data: Data
+    members: Any  # trained members
+    single: Path  # checkpoint
+    bundles: Bundles
 
     def rows(self, *, deep: bool = True, lora: bool = True) -> Rows:
-        """All rows; members of the Deep Ensemble and adapters are trained if asked for."""
+        """All rows, optionally with the trained Deep Ensemble and adapters."""
         checkpoints = self.members.deep() if deep else []
         adapters = self.members.adapted() if lora else None
         return Rows(self.bundles, self.settings, self.single, checkpoints, adapters, self.dropout)

@@ -29,11 +29,11 @@ from training import Batches, Members, Recipe, augment, cached, fresh_minilm, tr
 SPLITS = {"cifar10-train": "train", "cifar10-test": "test", "cifar100-test": "ood"}
 SIZES = {"train": 12_000, "members": 12_000, "validation": 2_000, "ood_validation": 1_000, "test": 3_000,
          "ood_test": 3_000}  # fmt: skip
-"""Images drawn at random with seed 0: tuned on, trained on, and of the other splits."""
+"""Randomly drawn images per split, with seed 0; ``train`` tunes, ``members`` trains."""
 
 
 class ImageMembers(Members):
-    """Fine-tunes the ImageNet weights on CIFAR-10."""
+    """ImageNet weights, fine-tuned on CIFAR-10."""
 
     base_name = "vit-tiny-imagenet"
     recipe = Recipe(seed=0, epochs=2, learning_rate=1e-4, batch_size=50, schedule="cosine")
@@ -44,7 +44,7 @@ class ImageMembers(Members):
     }  # fmt: skip
 
     def fresh(self, seed: int) -> Any:
-        """The ImageNet model for CIFAR-10's classes and pixels: its table of positions is resized bicubically."""
+        """ImageNet model for CIFAR-10's classes and image size, with bicubically resized positions."""
         torch.manual_seed(seed)
         source = load_model(self.reference.parent / self.base_name)
         model = transformers.ViTForImageClassification(load_model(self.reference).config)
@@ -64,7 +64,7 @@ class ImageMembers(Members):
 
 
 def pixel_batches(images: np.ndarray, labels: np.ndarray, processor: Any, batch_size: int) -> Batches:
-    """Shuffled batches of images [N, H, W, 3] uint8, moved and mirrored at random, then as the model reads them."""
+    """Shuffled batches of processed images [N, H, W, 3] uint8, randomly shifted and mirrored."""
 
     def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         order = rng.permutation(len(images))
@@ -77,7 +77,7 @@ def pixel_batches(images: np.ndarray, labels: np.ndarray, processor: Any, batch_
 
 
 def read_zip(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Images [N, 32, 32, 3] uint8, labels [N] and class names of a zip of ``class/name.jpg``, read in place."""
+    """Images [N, 32, 32, 3] uint8, labels [N] and class names of a zip of ``class/name.jpg``."""
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
         images = [np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB")) for name in names]
@@ -89,7 +89,7 @@ Arrays = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def decoded(folder: Path, work: Path) -> tuple[Arrays, list[str]]:
-    """Images and labels of every zip, decoded once; and the classes of CIFAR-10."""
+    """Images and labels of every zip, decoded once, and the classes of CIFAR-10."""
 
     def make(target: Path) -> dict[str, Any]:
         classes: dict[str, list[str]] = {}
@@ -99,26 +99,26 @@ def decoded(folder: Path, work: Path) -> tuple[Arrays, list[str]]:
             np.save(target / f"{name}-labels.npy", labels)
         return {"classes": classes["cifar10-train"]}
 
-    kept = cached(work / "images", {"zips": list(SPLITS)}, make)
-    arrays = {name: (np.load(kept / f"{name}-images.npy"), np.load(kept / f"{name}-labels.npy")) for name in SPLITS}
-    return arrays, note_of(kept)["classes"]
+    stored = cached(work / "images", {"zips": list(SPLITS)}, make)
+    arrays = {name: (np.load(stored / f"{name}-images.npy"), np.load(stored / f"{name}-labels.npy")) for name in SPLITS}
+    return arrays, note_of(stored)["classes"]
 
 
 def split(arrays: Arrays, sizes: dict[str, int], seed: int = 0) -> tuple[Data, Examples]:
-    """The splits, and what members are trained on; no image that chooses is among those that report.
+    """Disjoint splits, and the members' training images.
 
-    Validation and test images are CIFAR-10's test images, of which the shared checkpoint has seen none.
+    Validation and test images are from CIFAR-10's test set, which the shared checkpoint has not seen.
     """
     rng = np.random.default_rng(seed)
 
     def drawn(name: str, *wanted: str) -> list[Examples]:
         images, labels = arrays[name]
-        order, start, found = rng.permutation(len(images)), 0, []
+        order, start, parts = rng.permutation(len(images)), 0, []
         for kind in wanted:
             rows = order[start : start + sizes[kind]]
             start += len(rows)
-            found.append(Examples(list(images[rows]), labels[rows].astype(np.int64), name))
-        return found
+            parts.append(Examples(list(images[rows]), labels[rows].astype(np.int64), name))
+        return parts
 
     (members,) = drawn("cifar10-train", "members")
     validation, test = drawn("cifar10-test", "validation", "test")
@@ -128,7 +128,7 @@ def split(arrays: Arrays, sizes: dict[str, int], seed: int = 0) -> tuple[Data, E
 
 
 class Vision(Subject):
-    """The study's subject."""
+    """CIFAR-10 against CIFAR-100."""
 
     name = "vision"
     title = "CIFAR-10"
@@ -151,7 +151,7 @@ class Vision(Subject):
 
 
 class TextMembers(Members):
-    """Fine-tunes MiniLM's base weights on the queries in scope."""
+    """MiniLM's base weights, fine-tuned on in-scope queries."""
 
     base_name = "all-MiniLM-L6-v2"
     recipe = Recipe(seed=0, epochs=6, learning_rate=1e-4, batch_size=32, matmul="medium")
@@ -170,15 +170,14 @@ class TextMembers(Members):
 
 
 def read_data(folder: Path, labels: list[str]) -> Data:
-    """The splits of CLINC150."""
-    known = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
-    train_split, validation, test = known
+    """Splits of CLINC150."""
+    train_split, validation, test = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
     ood_validation, ood_test = (read_examples(folder / f"oos_{name}.csv", None) for name in ("val", "test"))
     return Data(train_split, validation, ood_validation, test, ood_test)
 
 
 class Clinc150(Subject):
-    """The study's subject."""
+    """CLINC150: in-scope against out-of-scope queries."""
 
     name = "clinc150"
     title = "CLINC150"
@@ -188,7 +187,7 @@ class Clinc150(Subject):
         keep=8, tune=Jointly(epochs=2, learning_rate=1e-4), batch_size=64,
         rank_one=BatchEnsemble(epochs=2, learning_rate=1e-4, fork_from=4),
     )  # fmt: skip
-    taps = "balanced"  # by which all rows were measured
+    taps = "balanced"  # taps of all rows
 
     def __init__(self, shared: Path, work: Path, jobs: int) -> None:
         self.single = shared / "models/minilm-clinc150"

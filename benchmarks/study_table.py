@@ -1,4 +1,4 @@
-"""The results of a study as Markdown: the tables of the rows, and where they stand in a document."""
+"""Results of a study as Markdown tables and as a picture."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ Row = Mapping[str, Any]
 
 
 def values(row: Row, figure: str, state: str = "after") -> list[float]:
-    """A figure of a row from each of its seeds; none where one of them has no such score, as in an earlier report."""
+    """Values of a row's metric for each seed; empty if a seed lacks the score, as in earlier reports."""
     seeds = [seed[state] for seed in row["seeds"]]
     return [seed[figure] for seed in seeds] if all(figure in seed for seed in seeds) else []
 
 
 def main_table(rows: Sequence[Row], state: str = "after") -> str:
-    """A line for each row: cost, quality, and AUROC / FPR95 of detection by each score; means over the seeds."""
-    there = [score for score in SCORES if any(values(row, f"ood.{score}.auroc") for row in rows)]
-    head = ["", "operations", "latency", "parameters", "accuracy", "NLL", "ECE", *(SCORES[score] for score in there)]
+    """Table of the rows: cost, quality, and AUROC / FPR95 of detection by each score; means over the seeds."""
+    scores = [score for score in SCORES if any(values(row, f"ood.{score}.auroc") for row in rows)]
+    head = ["", "operations", "latency", "parameters", "accuracy", "NLL", "ECE", *(SCORES[score] for score in scores)]
     lines = []
     for row in rows:
-        found = [f"{np.mean(values(row, name, state)):.3f}" for name in ("accuracy", "nll", "ece")]
+        quality = [f"{np.mean(values(row, name, state)):.3f}" for name in ("accuracy", "nll", "ece")]
         operations = f"{row['operations']:.2f}"
         if row.get("mean_tokens"):
             operations += f" ({row['operations_at_mean']:.2f})"
         costs = [operations, _latency(row), f"{row['parameters']:.2f}"]
-        lines.append([row["name"], *costs, *found, *(_detection(row, score, state) for score in there)])
+        lines.append([row["name"], *costs, *quality, *(_detection(row, score, state) for score in scores)])
     return table(head, lines)
 
 
@@ -66,12 +66,12 @@ def _latency(row: Row) -> str:
 
 
 def _detection(row: Row, score: str, state: str) -> str:
-    found = [values(row, f"ood.{score}.{name}", state) for name in ("auroc", "fpr95")]
-    return " / ".join(f"{np.mean(figure):.3f}" for figure in found) if all(found) else "–"
+    metrics = [values(row, f"ood.{score}.{name}", state) for name in ("auroc", "fpr95")]
+    return " / ".join(f"{np.mean(figure):.3f}" for figure in metrics) if all(metrics) else "–"
 
 
 def spread_table(rows: Sequence[Row]) -> str:
-    """Mean and range over the seeds, of the rows that have several."""
+    """Mean and range over the seeds, for rows with several seeds."""
     wanted = {
         "accuracy": "accuracy",
         "ece": "ECE",
@@ -86,13 +86,13 @@ def spread_table(rows: Sequence[Row]) -> str:
     return table(["", *wanted.values()], lines)
 
 
-def ranged(found: Sequence[float]) -> str:
-    """The mean of the seeds, with the lowest and the highest."""
-    return f"{np.mean(found):.3f} ({min(found):.3f}–{max(found):.3f})" if found else "–"
+def ranged(seeds: Sequence[float]) -> str:
+    """Mean of the seeds, with minimum and maximum."""
+    return f"{np.mean(seeds):.3f} ({min(seeds):.3f}–{max(seeds):.3f})" if seeds else "–"
 
 
 def difference_table(rows: Sequence[Row], reference: str) -> str:
-    """Differences from a reference row with 95 % bootstrap intervals on the same draws; the first seed of each."""
+    """Differences from a reference row with paired 95 % bootstrap intervals, for the first seeds."""
     wanted = {
         "accuracy": "accuracy",
         "nll": "NLL",
@@ -114,7 +114,7 @@ def difference_table(rows: Sequence[Row], reference: str) -> str:
 
 
 def flag_table(rows: Sequence[Row]) -> str:
-    """Shares of test and of out-of-distribution inputs that a threshold for 5 % false alarms flags."""
+    """Shares of test and OOD inputs flagged at a threshold for 5 % false alarms."""
     wanted = [score for score in ("predictive_entropy", "energy", "distance_last", "distance_all", "distance_balanced")
               if any(score in row["seeds"][0]["flagged"] for row in rows)]  # fmt: skip
     lines = []
@@ -129,17 +129,17 @@ def flag_table(rows: Sequence[Row]) -> str:
     return table(["", *(SCORES[score] for score in wanted)], lines)
 
 
-def baseline_table(found: Mapping[str, float]) -> str:
-    """What the single model detects by itself."""
+def baseline_table(metrics: Mapping[str, float]) -> str:
+    """Detection by post-hoc scores of the single model."""
     lines = [
-        [title, *(f"{found[f'{name}.{figure}']:.3f}" for figure in ("auroc", "aupr", "fpr95"))]
-        for name, title in BASELINES.items() if f"{name}.auroc" in found
+        [title, *(f"{metrics[f'{name}.{figure}']:.3f}" for figure in ("auroc", "aupr", "fpr95"))]
+        for name, title in BASELINES.items() if f"{name}.auroc" in metrics
     ]  # fmt: skip
     return table(["", "AUROC", "AUPR", "FPR95"], lines)
 
 
 def render(report: Mapping[str, Any], references: Sequence[str]) -> str:
-    """All tables of a study, whose JSON file this is, with differences from some rows."""
+    """All tables of a study's JSON report, with differences from the reference rows."""
     rows = report["rows"]
     named = {row["name"]: row for row in rows}
     parts = [
@@ -160,15 +160,15 @@ PANELS = {
     "distance": "OOD AUROC by distance",
     "accuracy": "accuracy",
 }
-TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)  # Of latencies
-MARKERS = "os"  # Of rows by ten
+TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)  # Ticks of latencies
+MARKERS = "os"  # One marker for every ten rows
 
 
 def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced") -> bytes:
-    """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line.
+    """PNG bytes: a panel for each metric against latency at batch 1, with ranges and the Pareto front.
 
-    Rows that were not tuned are hollow. The distance is that of a set of taps, or the last tap's if a row has no such
-    set. What is far worse than the single model, the first row, lies outside.
+    Untuned rows are hollow. The distance uses a set of taps, or the last tap if a row lacks the set. Rows far worse
+    than the single model, the first row, are cut off.
     """
     timed = [row for row in rows if row.get("latency")]
     figure, panels = _panels(2, 2, (12, 10), f"{title}: quality against latency (batch 1, ÷ the plain single model)")
@@ -177,13 +177,13 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced"
         points = []
         for row in timed:
             names = [name] if name != "distance" else [f"ood.distance_{kind}.auroc" for kind in (taps, "last")]
-            given = next((found for each in names if (found := values(row, each))), None)
-            if given:
+            seeds = next((each for name in names if (each := values(row, name))), None)
+            if seeds:
                 place, latency = bases.index(row["name"].removesuffix(TUNED)), row["latency"]["1"]["median"]
                 _point(
-                    axes, latency, given, place, row["name"], MARKERS[place // 10 % len(MARKERS)], TUNED in row["name"]
+                    axes, latency, seeds, place, row["name"], MARKERS[place // 10 % len(MARKERS)], TUNED in row["name"]
                 )
-                points.append((latency, float(np.mean(given))))
+                points.append((latency, float(np.mean(seeds))))
         axes.step(*zip(*pareto(points), strict=True), where="post", color="#999999", linewidth=1, zorder=0)
         best, single = max(mean for _, mean in points), points[0][1]
         axes.set_ylim(bottom=max(axes.get_ylim()[0], best - 4 * max(best - single, 0.002)))
@@ -206,15 +206,15 @@ def _panels(rows: int, columns: int, size: tuple[float, float], title: str) -> t
     return figure, panels
 
 
-def _point(axes: Any, x: float, given: Sequence[float], place: int, label: str, marker: str, tuned: bool) -> None:
-    """Mean and range of a figure, filled if the row was tuned."""
-    mean, colour = float(np.mean(given)), f"C{place % 10}"
-    axes.errorbar(x, mean, [[mean - min(given)], [max(given) - mean]], marker=marker, color=colour, linestyle="",
+def _point(axes: Any, x: float, seeds: Sequence[float], place: int, label: str, marker: str, tuned: bool) -> None:
+    """Plot mean and range of a metric, filled if the row was tuned."""
+    mean, colour = float(np.mean(seeds)), f"C{place % 10}"
+    axes.errorbar(x, mean, [[mean - min(seeds)], [max(seeds) - mean]], marker=marker, color=colour, linestyle="",
                   markersize=6, markerfacecolor=colour if tuned else "white", label=label)  # fmt: skip
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no cheaper point equals, from cheap to dear: (cost, quality)."""
+    """Pareto front of (cost, quality), by increasing cost."""
     front: list[tuple[float, float]] = []
     for cost, quality in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or quality > front[-1][1]:
@@ -223,7 +223,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _png(figure: Figure, panels: Any) -> bytes:
-    """With one legend of all panels."""
+    """PNG bytes of the figure, with one legend for all panels."""
     named = {
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }

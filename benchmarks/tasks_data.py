@@ -1,7 +1,6 @@
-"""The data of the study of tasks: pairs to rank and requests of several domains from CLINC150, and slots from SNIPS.
+"""Data of the study of tasks: pairs to rank and multi-domain requests from CLINC150, and slots from SNIPS.
 
-Every draw has its seed, and no split shares a query with another; the documents of pairs are the training queries,
-as an index is known beforehand.
+Splits share no queries. The documents of pairs are the training queries, like an index.
 """
 
 from __future__ import annotations
@@ -22,23 +21,22 @@ from study import Data
 
 SPLITS = ("train", "validation", "calibration", "test", "ood_test")
 
-Query = tuple[str, str]  # A text and its intent
+Query = tuple[str, str]  # Text and intent
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task is learned from, and measured on."""
+    """Splits and labels of a task."""
 
-    task: TaskName  # of the model
-    # the splits; the epochs of a tuning are judged on ``validation``, and nothing is chosen on out-of-distribution data
-    data: Data
-    calibration: Examples  # examples that thresholds and temperatures are fitted on
-    labels: tuple[str, ...]  # names of the model's outputs, in their order
+    task: TaskName
+    data: Data  # ``validation`` selects epochs; OOD data choose nothing
+    calibration: Examples  # fit thresholds and temperatures
+    labels: tuple[str, ...]  # names of the model's outputs, in order
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many examples of each split; of pairs, queries of ``documents`` pairs each."""
+    """Examples of each split; for pairs, number of queries."""
 
     train: int
     validation: int
@@ -47,35 +45,32 @@ class Sizes:
     ood_test: int
 
     def scaled(self, share: float) -> Sizes:
-        """A part of each, but enough of them to fit thresholds on."""
+        """Share of each size, at least 20."""
         return Sizes(**{name: max(20, round(share * count)) for name, count in vars(self).items()})
 
 
 def read_queries(path: Path) -> list[Query]:
-    """Texts and intents of a file of CLINC150."""
+    """Texts and intents of a CLINC150 file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [(row["text"], row["label"]) for row in csv.DictReader(file)]
 
 
 def clinc150(folder: Path) -> dict[str, list[Query]]:
-    """:data:`SPLITS` → queries; every second one of those to validate on is to calibrate on."""
+    """:data:`SPLITS` → queries; half of the validation queries are for calibration."""
     files = {"train": "train", "validation": "val", "test": "test", "ood_test": "oos_test"}
-    found = {split: read_queries(folder / f"{name}.csv") for split, name in files.items()}
-    return {**found, "validation": found["validation"][::2], "calibration": found["validation"][1::2]}
+    queries = {split: read_queries(folder / f"{name}.csv") for split, name in files.items()}
+    return {**queries, "validation": queries["validation"][::2], "calibration": queries["validation"][1::2]}
 
 
 def several_domains(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
-    """One to three requests of different domains in one text; its labels are the domains.
-
-    What is out of distribution is one to three requests out of scope in one text: its length says nothing.
-    """
+    """Multi-label data: texts of one to three requests of different domains; OOD texts join out-of-scope requests."""
     splits = clinc150(folder)
     rng = np.random.default_rng(seed)
-    found = {
+    examples = {
         split: _joined(splits[split], getattr(sizes, split), rng, apart=split != "ood_test", source=split)
         for split in SPLITS
     }
-    return _task_data("multi_label", found, DOMAINS)
+    return _task_data("multi_label", examples, DOMAINS)
 
 
 def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apart: bool, source: str) -> Examples:
@@ -86,7 +81,7 @@ def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apar
         seen: set[str] = set()
         while len(chosen) < wanted:
             text, intent = queries[int(rng.integers(len(queries)))]
-            domain = DOMAIN_OF.get(intent, text)  # a text out of scope stands for itself
+            domain = DOMAIN_OF.get(intent, text)  # out-of-scope texts are their own domain
             if domain not in seen:
                 seen.add(domain)
                 chosen.append(text)
@@ -96,25 +91,24 @@ def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apar
     return Examples(texts, labels if apart else None, source)
 
 
-Mix = tuple[int, int, int]  # Documents of a query: of its intent, of other intents of its domain, and of other domains
+Mix = tuple[int, int, int]  # Documents of a query: same intent, same domain, other domains
 
 LEARNED, RANKED = (1, 2, 1), (2, 5, 3)
 
 
 def query_pairs(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
-    """Queries and other queries: relevant (1) is what has the same intent, among others of its domain (0).
+    """Pairs of queries, relevant (1) if they share the intent; with documents :data:`LEARNED` or :data:`RANKED`.
 
-    A query to learn from has the documents :data:`LEARNED`, one to rank :data:`RANKED`. A query out of scope gets
-    those of an intent that is drawn at random.
+    Out-of-scope queries get the documents of a random intent.
     """
     splits = clinc150(folder)
     index = _Index(splits["train"])
     rng = np.random.default_rng(seed)
-    found = {
+    examples = {
         split: index.pairs(splits[split], getattr(sizes, split), rng, LEARNED if split == "train" else RANKED, split)
         for split in SPLITS
     }
-    return _task_data("score", found, ("relevance",))
+    return _task_data("score", examples, ("relevance",))
 
 
 class _Index:
@@ -150,17 +144,17 @@ class _Index:
                 text = self.documents[self.intents[name][int(rng.integers(len(self.intents[name])))]][0]
                 if text != query and text not in chosen:
                     chosen[text] = name == intent
-        order = rng.permutation(len(chosen))  # a tie must not tell what is relevant
+        order = rng.permutation(len(chosen))  # ties must not reveal relevance
         drawn = list(chosen.items())
         return [drawn[place] for place in order]
 
 
 KNOWN = ("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "SearchScreeningEvent")
-"""Intents of SNIPS that the tagger learns the slots of."""
+"""Intents of SNIPS whose slots the tagger learns."""
 
-STRANGE = ("RateBook", "SearchCreativeWork")  # Intents that it never sees: out of distribution
+STRANGE = ("RateBook", "SearchCreativeWork")  # OOD intents
 
-Sentence = tuple[list[str], list[str]]  # Words and their tags
+Sentence = tuple[list[str], list[str]]  # Words and tags
 
 
 def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
@@ -168,35 +162,35 @@ def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
     rng = np.random.default_rng(seed)
     known = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
     strange = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))
-    there = {_text(sentence) for sentence in known}
-    strange = [sentence for sentence in strange if _text(sentence) not in there]
+    texts = {_text(sentence) for sentence in known}
+    strange = [sentence for sentence in strange if _text(sentence) not in texts]
     kinds = sorted({tag[2:] for _, tags in known for tag in tags if tag != "O"})
     names = ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
-    order, start, found = rng.permutation(len(known)), 0, {}
+    order, start, splits = rng.permutation(len(known)), 0, {}
     for split in SPLITS[:-1]:
         count = getattr(sizes, split)
-        found[split] = _tagged([known[place] for place in order[start : start + count]], names, split)
+        splits[split] = _tagged([known[place] for place in order[start : start + count]], names, split)
         start += count
     drawn = [strange[place] for place in rng.permutation(len(strange))[: sizes.ood_test]]
-    found["ood_test"] = Examples([words for words, _ in drawn], None, "ood_test")
-    return _task_data("tokens", found, names)
+    splits["ood_test"] = Examples([words for words, _ in drawn], None, "ood_test")
+    return _task_data("tokens", splits, names)
 
 
 def read_intent(folder: Path, intent: str) -> list[Sentence]:
-    """All requests of an intent; its validation file is in Latin-1 where it is not UTF-8."""
-    found = []
+    """All requests of an intent; validation files are UTF-8 or Latin-1."""
+    sentences = []
     for name in (f"train_{intent}_full.json", f"validate_{intent}.json"):
         raw = (folder / intent / name).read_bytes()
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             text = raw.decode("latin-1")
-        found += [tagged_words(row["data"]) for row in json.loads(text)[intent]]
-    return [sentence for sentence in found if sentence[0]]
+        sentences += [tagged_words(row["data"]) for row in json.loads(text)[intent]]
+    return [sentence for sentence in sentences if sentence[0]]
 
 
 def tagged_words(parts: Sequence[Mapping[str, str]]) -> Sentence:
-    """Words and tags of a request's parts, of which those with an ``entity`` are slots."""
+    """Words and tags of a request's parts; parts with an ``entity`` are slots."""
     words: list[str] = []
     tags: list[str] = []
     for part in parts:
@@ -207,11 +201,11 @@ def tagged_words(parts: Sequence[Mapping[str, str]]) -> Sentence:
 
 
 def distinct(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """The first of those with the same words, whatever their case."""
-    found: dict[str, Sentence] = {}
+    """Sentences without case-insensitive duplicates."""
+    by_text: dict[str, Sentence] = {}
     for sentence in sentences:
-        found.setdefault(_text(sentence), sentence)
-    return list(found.values())
+        by_text.setdefault(_text(sentence), sentence)
+    return list(by_text.values())
 
 
 def _text(sentence: Sentence) -> str:
@@ -226,9 +220,9 @@ def _tagged(sentences: Sequence[Sentence], names: Sequence[str], source: str) ->
     return Examples([words for words, _ in sentences], labels, source)
 
 
-def _task_data(task: TaskName, found: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
-    data = Data(found["train"], found["validation"], None, found["test"], found["ood_test"])
-    return TaskData(task, data, found["calibration"], tuple(labels))
+def _task_data(task: TaskName, splits: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
+    data = Data(splits["train"], splits["validation"], None, splits["test"], splits["ood_test"])
+    return TaskData(task, data, splits["calibration"], tuple(labels))
 
 
 _INTENTS = {

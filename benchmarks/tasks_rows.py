@@ -1,4 +1,4 @@
-"""What competes in the study of tasks: checkpoints trained by Hugging Face's losses, and bundles made of them."""
+"""Competitors in the study of tasks: checkpoints trained with Hugging Face's losses, and bundles of them."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ MEMBERS = 3
 FIRST, SECOND = "fork at 4, keep 2", "fork at 5, keep 4"
 
 FORKS = {FIRST: Fork(4, 2), SECOND: Fork(5, 4, "taylor")}
-"""Those of the study of CLINC150, by their names; neither was chosen for any of these tasks."""
+"""Forks of the CLINC150 study by name; not chosen for these tasks."""
 
 NAMES = (SINGLE, CONTROL, *(name + end for name in FORKS for end in ("", TUNED)), DEEP)
 """All rows, in the order of the tables."""
 
-TUNE = Jointly(epochs=2, learning_rate=1e-4)  # Likewise
+TUNE = Jointly(epochs=2, learning_rate=1e-4)  # As in the CLINC150 study
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How rows are made; nothing of it was chosen on the data of a task."""
+    """Hyperparameters of rows; none was chosen on the data of a task."""
 
-    recipes: Mapping[str, Recipe]  # of a checkpoint, by the task's name; the seed is that of the member
-    tune: Jointly = TUNE  # of every tuned row
-    batch_size: int = 64  # examples of an update when tuning
-    fitted: int = 2000  # training examples that the distance is fitted on
-    # of everything: seed s starts from checkpoint 3s, and its Deep Ensemble is of 3s, 3s + 1 and 3s + 2
+    recipes: Mapping[str, Recipe]  # task → recipe of a checkpoint; the member sets the seed
+    tune: Jointly = TUNE  # tuning of every tuned row
+    batch_size: int = 64  # batch size of tuning
+    fitted: int = 2000  # training examples that fit the distance
+    # seed s starts from checkpoint 3s; its Deep Ensemble consists of 3s, 3s + 1 and 3s + 2
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -56,11 +56,11 @@ RECIPES = {
     "cross-encoder": Recipe(seed=0, epochs=4, learning_rate=1e-4, batch_size=32, matmul="medium"),
     "several labels": Recipe(seed=0, epochs=5, learning_rate=1e-4, batch_size=32, matmul="medium"),
 }
-"""As the shared checkpoint of CLINC150 was trained, but for the epochs."""
+"""Recipes of the shared CLINC150 checkpoint, with other epochs."""
 
 
 class TaskRows:
-    """Makes the rows of one task from one seed, each kept in a folder of ``work``."""
+    """Rows of one task, each cached in a folder of ``work``."""
 
     def __init__(self, name: str, known: TaskData, base: Path, work: Path, settings: Settings) -> None:
         self.name, self.known, self.base, self.settings = name, known, base, settings
@@ -70,7 +70,7 @@ class TaskRows:
         self.bundles = Bundles(self.work, known.data, self.tokenizer, "medium")
 
     def checkpoint(self, member: int) -> Path:
-        """The base weights fine-tuned on the training split, on a GPU where there is one."""
+        """Base weights, fine-tuned on the training split, on a GPU if available."""
         recipe = replace(self.settings.recipes[self.name], seed=member)
 
         def make(folder: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class TaskRows:
         return cached(self.work / f"member-{member}", about, make)
 
     def bundle(self, name: str, seed: int) -> Path:
-        """The bundle of a row, not calibrated."""
+        """Uncalibrated bundle of a row."""
         first, settings, folder = self.checkpoint(MEMBERS * seed), self.settings, f"{slug(name)}-{seed}"
         if name == SINGLE:
             return self.bundles.joined(folder, [first])
@@ -100,7 +100,7 @@ class TaskRows:
         return self.bundles.tuned(folder, source, settings.tune, seed=seed, batch_size=settings.batch_size)
 
     def calibrated(self, name: str, seed: int) -> Path:
-        """The bundle of a row, calibrated: temperature or intervals, thresholds, and the distance."""
+        """Calibrated bundle of a row: temperature or intervals, thresholds, and distance."""
         known, bundle = self.known, self.bundle(name, seed)
         count = min(self.settings.fitted, len(known.data.train))
         fit = known.data.train.take(np.arange(count))
@@ -117,14 +117,14 @@ class TaskRows:
 
 @contextmanager
 def on_device() -> Iterator[None]:
-    """What calibrates and evaluates runs the PyTorch reference, in float32, on a GPU where there is one."""
+    """Run the PyTorch reference of calibration and evaluation on a GPU if available."""
     load = fusion.load_reference
     with patch.object(fusion, "load_reference", lambda bundle: load(bundle).to(device())):
         yield
 
 
 def fresh(base: Path, known: TaskData, seed: int) -> Any:
-    """The base weights under an untrained classifier, whose loss is that of Hugging Face for the task."""
+    """Base weights with an untrained classifier and Hugging Face's loss of the task."""
     tokens = known.task == "tokens"
     kind = transformers.AutoModelForTokenClassification if tokens else transformers.AutoModelForSequenceClassification
     names = dict(enumerate(known.labels))
@@ -140,14 +140,14 @@ def fresh(base: Path, known: TaskData, seed: int) -> Any:
 
 
 def as_deployed(model: Any, known: TaskData) -> None:
-    """Say in a trained model's configuration what its outputs are."""
+    """Set a trained model's output type in its configuration."""
     if known.task == "score":
         model.config.problem_type = None
         model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 
 
 def batches_of(known: TaskData, tokenizer: Any, batch_size: int) -> Batches:
-    """Shuffled batches of the training split, with the labels that the loss of Hugging Face reads."""
+    """Shuffled batches of the training split, with labels for Hugging Face's loss."""
     examples = known.data.train
     if known.task == "tokens":
         return _tagged_batches(examples, tokenizer, batch_size)
@@ -158,7 +158,7 @@ def batches_of(known: TaskData, tokenizer: Any, batch_size: int) -> Batches:
 
 
 def _tagged_batches(examples: Examples, tokenizer: Any, batch_size: int) -> Batches:
-    """A word's tag stands at its first token; the other tokens have none."""
+    """Batches with each word's tag at its first token only."""
     encoded, tags = [], labels_of(examples)
     at_tokens = []
     for words, row in zip(examples.inputs, tags, strict=True):
@@ -174,6 +174,6 @@ def _tagged_batches(examples: Examples, tokenizer: Any, batch_size: int) -> Batc
 
 
 def _cut(batches: Batches, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    """Batches whose labels end where their tokens end."""
+    """Batches with labels cut to the number of tokens."""
     for batch in batches(rng):
         yield {**batch, "labels": batch["labels"][:, : batch["input_ids"].shape[1]].contiguous()}

