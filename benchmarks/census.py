@@ -213,7 +213,6 @@ def through(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str, Any]:
-    """Row of the census for one class."""
     row = {"kind": kind, "type": model_type, "class": class_name}
     began = time.monotonic()
     signal.alarm(limit)
@@ -260,12 +259,9 @@ def cells(row: dict[str, Any]) -> list[str]:
         return [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150].strip()}", "", "", "", ""]
     groups = f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
     return [
-        row["result"],
-        row["form"],
-        f"{row['blocks']} × {row['heads']}{groups}",
-        "yes" if row["distance"] else "no",
+        row["result"], row["form"], f"{row['blocks']} × {row['heads']}{groups}", "yes" if row["distance"] else "no",
         f"{row['difference']:.0e}",
-    ]
+    ]  # fmt: skip
 
 
 def table(rows_of: Rows, classes: dict[str, dict[str, str]]) -> str:

@@ -59,14 +59,12 @@ def main() -> int:
 
 
 def search(model: Any, ids: np.ndarray, labels: np.ndarray, keep: int) -> hydrant.HeadPlan:
-    """Run hydrant's search."""
     tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     method = Circuit(objective="nll", diversity="noise", max_accuracy_loss=100)
     return hydrant.plan_heads(model, (tensors, labels), method, members=1, keep=keep)
 
 
 def best(scores: np.ndarray, keep: int) -> tuple[int, ...]:
-    """Heads with the highest scores."""
     return tuple(sorted(np.argsort(scores)[-keep:].tolist()))
 
 

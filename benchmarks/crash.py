@@ -67,12 +67,10 @@ VERBS = {
     "plan": Verb(["plan", "{model}", *DATA, "--keep", "2", "-o", "{now}/plan.json"], ["plan.json"]),
     "circuits": Verb(
         ["plan", "{model}", *DATA, "--ood", "{other}", "--method", "circuit", "--keep", "3", "--members", "2",
-         "-o", "{now}/plan.json"], ["plan.json"],
-    ),
+         "-o", "{now}/plan.json"], ["plan.json"]),
     "fuse": Verb(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{now}/out", "--force"]),
     "fuse --traced": Verb(
-        ["fuse", "{model}", "--traced", "--plan", "{given}/traced.json", "-o", "{now}/out", "--force"]
-    ),
+        ["fuse", "{model}", "--traced", "--plan", "{given}/traced.json", "-o", "{now}/out", "--force"]),
     "tune": Verb(["tune", "{now}/out", *DATA, "--epochs", "1"], needs="accelerate", goes_on=True),
     "export": Verb(["export", "{now}/out", "--member-outputs"]),
     "export --precision fp16": Verb(["export", "{now}/out", "--precision", "fp16"]),
@@ -81,24 +79,19 @@ VERBS = {
     "verify": Verb(["verify", "{now}/out", "--backend", "onnxruntime", "--read", "examples=4"], needs="onnxruntime"),
     "evaluate": Verb(
         ["evaluate", "{now}/out", *DATA, "--html", "{now}/report.html", "--bootstrap", "9"],
-        ["out", "report.html"], True, needs="sklearn",
-    ),
+        ["out", "report.html"], True, needs="sklearn"),
     "profile": Verb(
         ["profile", "{now}/out", "--backend", "onnxruntime", "--seconds", "0.02", "--batch", "1",
-         "--sequence", "8", "--no-memory"], needs="onnxruntime",
-    ),
+         "--sequence", "8", "--no-memory"], needs="onnxruntime"),
     "build": Verb(
         ["build", "{now}/out", "--backend", "tensorrt-rtx", "--precision", "fp32", "--batch", "1:1:2",
-         "--sequence", "4:4:8", "--compute-capability", "8.9"], needs="tensorrt_rtx",
-    ),
+         "--sequence", "4:4:8", "--compute-capability", "8.9"], needs="tensorrt_rtx"),
     "make": Verb(
         ["make", "{model}", *DATA, "--validation", "{other}", "--epochs", "1", "--members", "2", "-o", "{now}/out",
-         "--force", "--html", "{now}/report.html"], ["out", "report.html"], True, needs="accelerate",
-    ),
+         "--force", "--html", "{now}/report.html"], ["out", "report.html"], True, needs="accelerate"),
     "make --fast": Verb(
         ["make", "{model}", *DATA, "--validation", "{other}", "--fast", "--members", "2", "-o", "{now}/out", "--force"],
-        needs="accelerate",
-    ),
+        needs="accelerate"),
     "demo": Verb([*DEMO, "--force"], ["demo"], needs="sklearn"),
     "sign": Verb(["sign", "{now}/out", "--key", "{given}/key.pem"], needs="model_signing"),
     "triton": Verb(TRITON, ["models"]),
@@ -106,16 +99,13 @@ VERBS = {
     "triton ensemble": Verb([*TRITON, "--name", "steps", "--device", "gpu"], ["models"], True),
     "predict": Verb(
         ["predict", "{given}/out", "--input", "{faulty}", "--skip-invalid", "--output", "{now}/rows.jsonl",
-         "--errors", "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True,
-    ),
+         "--errors", "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True),
     "predict --shard": Verb(
         ["predict", "{given}/out", "--input", "{data}", "--shard", "1/2", "--chunk", "6", "--output", "{now}/part.csv"],
-        ["part.csv", "part.csv.manifest.json"], True,
-    ),
+        ["part.csv", "part.csv.manifest.json"], True),
     "merge": Verb(
         ["merge", "{given}/part-1.jsonl", "{given}/part-2.jsonl", "-o", "{now}/rows.jsonl", "--errors",
-         "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True,
-    ),
+         "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True),
 }  # fmt: skip
 
 CHANGES = {
@@ -125,15 +115,8 @@ CHANGES = {
 """Python's audit events before changes to the file system."""
 
 LIBRARIES = (
-    "torch",
-    "onnx",
-    "onnxruntime",
-    "transformers",
-    "datasets",
-    "sklearn.metrics",
-    "matplotlib.pyplot",
-    "accelerate",
-)
+    "torch", "onnx", "onnxruntime", "transformers", "datasets", "sklearn.metrics", "matplotlib.pyplot", "accelerate",
+)  # fmt: skip
 
 
 def can_run(name: str) -> bool:

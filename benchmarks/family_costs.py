@@ -35,12 +35,10 @@ def main() -> None:
 
 
 def table() -> str:
-    """Table in Markdown."""
     return harness.table(HEAD, [row(layout, each) for layout, each in shapes()])
 
 
 def shapes() -> Iterator[tuple[Layout, Architecture]]:
-    """Declared classes and their base shapes."""
     for layout in LAYOUTS:
         model_class = getattr(transformers, layout.model_class)
         config = model_class.config_class(**BASE.get(layout.family, {}))

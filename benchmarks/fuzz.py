@@ -79,7 +79,6 @@ def main() -> int:
 
 
 def build(compiler: str) -> Path:
-    """Compile the C++ program and return its path."""
     python = f"-DONNXRuntime_PYTHON={sys.executable}"
     for words in (["--preset", "fuzz", f"-DCMAKE_CXX_COMPILER={compiler}", python], ["--build", "--preset", "fuzz"]):
         done = subprocess.run(["cmake", *words], cwd=ROOT, check=False, capture_output=True, text=True)

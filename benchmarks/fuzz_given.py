@@ -53,14 +53,10 @@ def given(place: Path) -> dict[str, Made]:
         "adapter": partial(_adapter, place, "adapter_config.json", True),
         "adapter-weights": partial(_adapter, place, "adapter_model.safetensors", False),
         "image-processor": partial(_image_processor, place / "images"),
-        "sound-processor": partial(_sound_processor, place / "sounds"),
-        "image": partial(_image, place / "image"),
-        "sound": partial(_sound, place / "sound"),
-        "signature": partial(_signature, place),
-        "trust": partial(_trust, place),
-        "part": partial(_part, place / "parts"),
-        "log": partial(_log, place),
-    }
+        "sound-processor": partial(_sound_processor, place / "sounds"), "image": partial(_image, place / "image"),
+        "sound": partial(_sound, place / "sound"), "signature": partial(_signature, place),
+        "trust": partial(_trust, place), "part": partial(_part, place / "parts"), "log": partial(_log, place),
+    }  # fmt: skip
 
 
 def _bytes(data: Any) -> bytes:

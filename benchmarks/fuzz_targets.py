@@ -75,14 +75,11 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     files: dict[str, tuple[str, Callable[[Bundle], Any], tuple[str, ...]]] = {
         "plan": (PLAN, _plan, ("plan",)),
         "architecture": (ARCHITECTURE, lambda bundle: bundle.any_architecture(), ("architecture",)),
-        "calibration": (CALIBRATION, _calibration, ("calibration",)),
-        "density": (DENSITY, _density, ()),
-        "weights": (WEIGHTS, _weights, ()),
-        "tokenizer": ("processor/tokenizer.json", _processor, ()),
+        "calibration": (CALIBRATION, _calibration, ("calibration",)), "density": (DENSITY, _density, ()),
+        "weights": (WEIGHTS, _weights, ()), "tokenizer": ("processor/tokenizer.json", _processor, ()),
         "tokenizer-settings": ("processor/tokenizer_config.json", _processor, ()),
-        "engine": ("engines/one.json", _engine, ("engine",)),
-        "graph": (GRAPH, _graph, ("graph",)),
-    }
+        "engine": ("engines/one.json", _engine, ("engine",)), "graph": (GRAPH, _graph, ("graph",)),
+    }  # fmt: skip
     by_name: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
         source = place / file if file == GRAPH else bundle / file

@@ -117,12 +117,9 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
         if parts := runners[name].timings(inputs):  # separate times of transfers and computation, if reported
             facts["parts_ms"] = parts
     return {
-        "batch": batch,
-        "single_ms": round(one.p50, 4),
-        "single_p99_ms": round(one.p99, 4),
-        "deep_ensemble_ms": round(deep.p50, 4),
-        "ensembles": ensembles,
-    }
+        "batch": batch, "single_ms": round(one.p50, 4), "single_p99_ms": round(one.p99, 4),
+        "deep_ensemble_ms": round(deep.p50, 4), "ensembles": ensembles,
+    }  # fmt: skip
 
 
 def main() -> int:

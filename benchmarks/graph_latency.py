@@ -135,8 +135,6 @@ def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Ru
 
 
 def repeated(run: Run) -> Run:
-    """Run M times in sequence."""
-
     def all_members() -> None:
         for _ in range(MEMBERS):
             run()
@@ -145,7 +143,6 @@ def repeated(run: Run) -> Run:
 
 
 def by_events(run: Run) -> float:
-    """Seconds of a run on the GPU."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()
@@ -334,12 +331,9 @@ def cuda(options: argparse.Namespace) -> Rows:
 
 
 QUESTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
-    "ensembles": ("tables", ensembles),
-    "microbatches": ("rows", microbatches),
-    "distance": ("rows", distance),
-    "forks": ("rows", forks),
-    "cuda": ("tables", cuda),
-}
+    "ensembles": ("tables", ensembles), "microbatches": ("rows", microbatches), "distance": ("rows", distance),
+    "forks": ("rows", forks), "cuda": ("tables", cuda),
+}  # fmt: skip
 """Question → key of the results, and function."""
 
 

@@ -43,18 +43,13 @@ def about(sizes: Mapping[str, int] | None = None, packages: Sequence[str] = PACK
 
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
-        "command": command_line(),
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg(),
-        **gpu,
-        "versions": {"hydrant": hydrant.__version__, **versions(packages)},
+        "command": command_line(), "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(), **gpu, "versions": {"hydrant": hydrant.__version__, **versions(packages)},
         "sizes": dict(sizes or {}),
-    }
+    }  # fmt: skip
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of the installed packages among ``names``."""
     installed = {}
     for name in names:
         with suppress(PackageNotFoundError):
@@ -72,12 +67,10 @@ def command_line() -> str:
 
 
 def has(module: str) -> bool:
-    """Return True if a module is installed."""
     return find_spec(module) is not None
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Markdown table."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
 
 
@@ -138,7 +131,6 @@ def random_plan(shape: Any, keep: int, fork: int, seed: int = 0) -> Any:
 
 
 def inputs(shape: Any, batch: int, sequence: int) -> dict[str, np.ndarray]:
-    """Batch of random input tensors."""
     rng = np.random.default_rng(0)
     if shape.modality == "image":
         size = (batch, shape.channels, shape.image_height, shape.image_width)

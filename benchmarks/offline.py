@@ -29,7 +29,6 @@ from hydrant.data.data_sources import named_rows
 
 
 def ways(actors: list[int]) -> dict[str, list[str]]:
-    """Options of each way, by name."""
     options = {"--input": [], "--shard 1/1": ["--shard", "1/1"]}
     if has("ray"):
         options |= {f"--engine ray, {count} actors": ["--engine", "ray", "--actors", str(count)] for count in actors}

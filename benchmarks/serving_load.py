@@ -40,11 +40,8 @@ SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_inform
 OUTPUTS = ("label_index", "probabilities", *SCORES)
 WORDS = ("transfer", "money", "today", "what", "is", "the", "weather", "hello", "world")
 NONSENSICAL = (
-    b"{",
-    b"[" * 3000,
-    b'{"inputs": [{}]}',
-    b'{"inputs": [{"name": "text", "shape": [9], "datatype": "BYTES"}]}',
-)
+    b"{", b"[" * 3000, b'{"inputs": [{}]}', b'{"inputs": [{"name": "text", "shape": [9], "datatype": "BYTES"}]}',
+)  # fmt: skip
 TYPES = {"INT64": "<i8", "FP32": "<f4"}
 
 Answer = tuple[str, dict[str, Any]]  # Version, and outputs by name
@@ -63,7 +60,6 @@ def one_by_one(bundle: Path, texts: list[str]) -> dict[str, np.ndarray]:
 
 
 def tiny_models(folder: Path) -> Path:
-    """Create two versions of a text model with random weights."""
     import torch
     import transformers
 
@@ -114,7 +110,6 @@ class Client:
         self._infer, self._classes = self.channel.unary_unary(f"/{SERVICE}/ModelInfer"), message_classes()
 
     def post(self, path: str, body: bytes, header: int | None = None) -> tuple[int, Any, bytes]:
-        """Status, headers and body of an answer."""
         self.http.request("POST", path, body, {} if header is None else {HEADER: str(header)})
         answer = self.http.getresponse()
         return answer.status, answer.headers, answer.read()
@@ -293,15 +288,11 @@ class Load:
             self._count("swaps of versions")
 
     def facts(self) -> dict[str, Any]:
-        """Results for JSON."""
         return {
-            "answers": self.answers.total(),
-            "by front": dict(sorted(self.answers.items())),
-            "by version": dict(sorted(self.versions.items())),
-            "wrong or missing": len(self.wrong),
-            "largest difference": float(f"{self.largest:.2g}"),
-            **self.counts,
-        }
+            "answers": self.answers.total(), "by front": dict(sorted(self.answers.items())),
+            "by version": dict(sorted(self.versions.items())), "wrong or missing": len(self.wrong),
+            "largest difference": float(f"{self.largest:.2g}"), **self.counts,
+        }  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -110,7 +110,6 @@ def _memory(pid: int) -> int:
 
 
 def free_port() -> int:
-    """Free port."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])

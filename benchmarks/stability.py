@@ -57,7 +57,6 @@ def small_bundle(model: Path, data: Path, folder: Path) -> Path:
 
 
 def texts_of(data: Path) -> list[str]:
-    """Texts of a CSV with the column text."""
     with data.open(newline="") as file:
         return [row["text"] for row in csv.DictReader(file)]
 
@@ -171,7 +170,6 @@ def crowd(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def answer(bundle: Path, backend: str, texts: list[str]) -> bytes:
-    """Current answer of the bundle."""
     with hydrant.load(bundle, backend, threads=1) as predictor:
         return bits(predictor.predict(texts))
 

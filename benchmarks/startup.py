@@ -55,7 +55,6 @@ with numpy.load(sys.argv[2]) as arrays, hydrant.load(sys.argv[1], "onnxruntime")
 
 
 def vit(folder: Path) -> Path:
-    """Create the bundle of the fused ViT."""
     plan = random_plan(architecture("ViT-B/16"), 4, 0)
     hydrant.save_bundle(hydrant.fuse(random_transformer("ViT-B/16"), plan), folder, tensors_only=True)
     hydrant.export_onnx(folder)
@@ -75,13 +74,10 @@ def python_alone(bundle: Path, rounds: int) -> dict[str, Any]:
     report = hydrant.profile(bundle, "onnxruntime", timing=timing, baseline=["single"])
     peaks = {case.model: case.peak_bytes for case in report.memory}
     return {
-        "import_seconds": round(imported, 3),
-        "session_seconds": round(session, 3),
-        "load_seconds": round(loaded, 3),
-        "load_beyond_session_seconds": round(loaded - session, 3),
-        "peak_bytes": peaks,
+        "import_seconds": round(imported, 3), "session_seconds": round(session, 3), "load_seconds": round(loaded, 3),
+        "load_beyond_session_seconds": round(loaded - session, 3), "peak_bytes": peaks,
         "peak_ratio": round(peaks["fused"] / peaks["single"], 3),
-    }
+    }  # fmt: skip
 
 
 def beside_runner(bundle: Path, options: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -174,7 +174,6 @@ def note_of(folder: Path) -> dict[str, Any]:
 
 
 def made_by(bundle: Path) -> dict[str, Any]:
-    """Recipe of a bundle."""
     return note_of(bundle.parent)["recipe"]
 
 
@@ -189,5 +188,4 @@ def average(plan: HeadPlan) -> HeadPlan:
 
 
 def slug(name: str) -> str:
-    """Folder name of a row."""
     return name.lower().replace(",", "").replace("+", "and").replace("≤ ", "").replace(" ", "-")

@@ -44,7 +44,6 @@ def main() -> None:
 
 
 def run(subject: Subject, options: argparse.Namespace) -> None:
-    """Run the whole study of one subject."""
     out = set(options.leave_out)
     rows = subject.rows(deep=DEEP not in out, lora=LORA not in out)
     names = [name for name in rows.names() if name not in out]

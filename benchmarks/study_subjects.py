@@ -170,7 +170,6 @@ class TextMembers(Members):
 
 
 def read_data(folder: Path, labels: list[str]) -> Data:
-    """Splits of CLINC150."""
     train_split, validation, test = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
     ood_validation, ood_test = (read_examples(folder / f"oos_{name}.csv", None) for name in ("val", "test"))
     return Data(train_split, validation, ood_validation, test, ood_test)

@@ -13,26 +13,16 @@ from matplotlib.figure import Figure
 from study_rows import TUNED
 
 SCORES = {
-    "max_probability": "max probability",
-    "predictive_entropy": "entropy",
-    "mutual_information": "mutual information",
-    "energy": "energy",
-    "distance_last": "distance, last tap",
-    "distance_all": "distance, every layer",
+    "max_probability": "max probability", "predictive_entropy": "entropy", "mutual_information": "mutual information",
+    "energy": "energy", "distance_last": "distance, last tap", "distance_all": "distance, every layer",
     "distance_balanced": "distance, balanced",
-}
+}  # fmt: skip
 
 BASELINES = {
-    "max_probability": "max probability",
-    "max_logit": "max logit",
-    "predictive_entropy": "entropy",
-    "energy": "energy",
-    "gen": "GEN",
-    "knn": "kNN",
-    "vim": "ViM",
-    "mahalanobis": "Mahalanobis",
+    "max_probability": "max probability", "max_logit": "max logit", "predictive_entropy": "entropy", "energy": "energy",
+    "gen": "GEN", "knn": "kNN", "vim": "ViM", "mahalanobis": "Mahalanobis",
     "relative_mahalanobis": "relative Mahalanobis",
-}
+}  # fmt: skip
 
 MAIN = "Calibrated: means over the seeds; AUROC / FPR95 of each score; costs ÷ the plain single model's, at batch 1 / 8"
 
@@ -73,15 +63,11 @@ def _detection(row: Row, score: str, state: str) -> str:
 def spread_table(rows: Sequence[Row]) -> str:
     """Mean and range over the seeds, for rows with several seeds."""
     wanted = {
-        "accuracy": "accuracy",
-        "ece": "ECE",
-        "ood.predictive_entropy.auroc": "AUROC, entropy",
-        "ood.predictive_entropy.fpr95": "FPR95, entropy",
-        "ood.distance_balanced.auroc": "AUROC, balanced",
-        "ood.distance_balanced.fpr95": "FPR95, balanced",
-        "ood.distance_last.auroc": "AUROC, last tap",
+        "accuracy": "accuracy", "ece": "ECE", "ood.predictive_entropy.auroc": "AUROC, entropy",
+        "ood.predictive_entropy.fpr95": "FPR95, entropy", "ood.distance_balanced.auroc": "AUROC, balanced",
+        "ood.distance_balanced.fpr95": "FPR95, balanced", "ood.distance_last.auroc": "AUROC, last tap",
         "ood.distance_last.fpr95": "FPR95, last tap",
-    }
+    }  # fmt: skip
     lines = [[row["name"], *(ranged(values(row, name)) for name in wanted)] for row in rows if len(row["seeds"]) > 1]
     return table(["", *wanted.values()], lines)
 
@@ -193,6 +179,30 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced"
         axes.set_xticks([tick for tick in TICKS if tick <= 1.05 * max(latency for latency, _ in points)])
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
+    return _png(figure, panels)
+
+
+TASK_PANELS = {
+    "tagger": ("span_f1", "token classification: span F1"),
+    "cross-encoder": ("rmse", "reranking: RMSE (lower is better)"),
+    "several labels": ("exact_match", "multi-label: all labels right"),
+}
+
+
+def draw_tasks(measured: Sequence[Mapping[str, Any]]) -> bytes:
+    """PNG bytes: a panel for each task with a metric against operations, and its range over the seeds."""
+    tasks = {task: rows for task in TASK_PANELS if (rows := [one["rows"] for one in measured if one["task"] == task])}
+    figure, panels = _panels(1, len(tasks), (4.5 * len(tasks), 5), "Other tasks: mean and range over the seeds")
+    for axes, (task, seeds) in zip(panels.flat, tasks.items(), strict=True):
+        metric, title = TASK_PANELS[task]
+        bases = list(dict.fromkeys(name.removesuffix(TUNED) for name in seeds[0]))
+        for name in seeds[0]:
+            operations = float(np.mean([rows[name]["costs"]["operations"] for rows in seeds]))
+            metrics = [rows[name]["figures"][metric]["value"] for rows in seeds]
+            place = bases.index(name.removesuffix(TUNED))
+            _point(axes, operations, metrics, place, name, MARKERS[name.endswith(TUNED)], name.endswith(TUNED))
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("operations ÷ the plain single model's", fontsize=8)
     return _png(figure, panels)
 
 

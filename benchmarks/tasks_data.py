@@ -50,7 +50,6 @@ class Sizes:
 
 
 def read_queries(path: Path) -> list[Query]:
-    """Texts and intents of a CLINC150 file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [(row["text"], row["label"]) for row in csv.DictReader(file)]
 
@@ -112,8 +111,6 @@ def query_pairs(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
 
 
 class _Index:
-    """Documents by intent and domain."""
-
     def __init__(self, documents: Sequence[Query]) -> None:
         self.documents = list(documents)
         self.intents: dict[str, list[int]] = defaultdict(list)

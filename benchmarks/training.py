@@ -37,7 +37,6 @@ class Recipe:
     matmul: str = "highest"
 
     def rate(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at a step."""
         done = (step + 1) / (self.warmup * steps + 1)
         if done < 1:
             return done
@@ -193,7 +192,6 @@ class Members:
         raise NotImplementedError
 
     def deep(self, count: int = 3) -> list[Path]:
-        """Checkpoints of the Deep Ensemble."""
         return [self.reference, *in_parallel([(self.full, seed) for seed in range(1, count)], self.jobs)]
 
     def adapted(self, count: int = 3) -> tuple[Path, list[Path]]:

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--data", required=True, help="texts, as for `hydrant evaluate`")
     parser.add_argument("--server", default="127.0.0.1:8000", help="HTTP address of Triton")
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, action="append", help="concurrent clients; may repeat (default: 1 and 8)")
+    parser.add_argument("--clients", type=int, action="append", help="concurrent clients, repeatable (default: 1 8)")
     parser.add_argument("--backend", default="onnxruntime", help="backend of the reference predictor")
     options = parser.parse_args()
     texts = read_examples(options.data, None).inputs
@@ -77,7 +77,6 @@ def main() -> int:
 
 
 def fields(predictor: hydrant.Predictor, text: Any) -> Fields:
-    """Correct answer to one text."""
     arrays = predictor.predict([text]).to_dict()
     if "label" in arrays:
         arrays["label_index"] = arrays["label"]

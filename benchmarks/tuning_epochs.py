@@ -37,7 +37,6 @@ WAYS: list[dict[str, Any]] = [
 
 
 def texts(count: int) -> dict[str, np.ndarray]:
-    """Random token tensors with labels."""
     return {**inputs(SHAPE, count, TOKENS), "y": np.random.default_rng(0).integers(0, 150, count)}
 
 
