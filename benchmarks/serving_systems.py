@@ -141,6 +141,12 @@ def _wait_until(answers: Callable[[], bool], process: Any, what: str) -> None:
         time.sleep(0.05)
 
 
+def _first_line(process: Any, name: str) -> str:
+    if line := process.stdout.readline():
+        return str(line)
+    raise SystemExit(f"{name} did not start")
+
+
 def _is_ready(port: int, path: str) -> bool:
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -157,11 +163,7 @@ def service(bundle: Path, *options: str) -> Iterator[Service]:
     words = [sys.executable, "-m", "hydrant", "serve", bundle, *port, "--threads", "1", "--json", *options]
     begun = time.perf_counter()
     with _process(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit("hydrant serve did not start")
-        ready = json.loads(line)
+        ready = json.loads(_first_line(process, "hydrant serve"))
         yield Service(process, ready["port"], time.perf_counter() - begun, ready=ready)
 
 
@@ -178,11 +180,7 @@ def runner_service(bundle: Path, runner: Path) -> Iterator[Service]:
     begun = time.perf_counter()
     words = [runner, bundle, "--serve", "--port", 0, "--threads", 1, "--workers", 1, "--queue", 1024]
     with _process(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{runner} did not start")
-        port = int(line.partition(" (")[0].rsplit(":", 1)[1])
+        port = int(_first_line(process, str(runner)).partition(" (")[0].rsplit(":", 1)[1])
         yield Service(process, port, time.perf_counter() - begun)
 
 

@@ -170,16 +170,11 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
             outputs = rows.outputs(name, seed)
             temperature = figures.temperature_of(outputs, data)
             note = note_of(rows.bundle(name, seed).parent)
-            seeds.append(
-                {
-                    "seed": seed,
-                    "temperature": temperature,
-                    "before": figures.measure(outputs, data, 1.0),
-                    "after": figures.measure(outputs, data, temperature),
-                    "flagged": figures.flagged(outputs, temperature),
-                    "best_epoch": note.get("report", {}).get("best_epoch"),
-                }
-            )
+            seeds.append({
+                "seed": seed, "temperature": temperature, "before": figures.measure(outputs, data, 1.0),
+                "after": figures.measure(outputs, data, temperature), "flagged": figures.flagged(outputs, temperature),
+                "best_epoch": note.get("report", {}).get("best_epoch"),
+            })  # fmt: skip
             if name not in drawn and resamples:
                 drawn[name] = figures.draws(outputs, data, temperature, resamples)
         path = rows.bundle(name, rows.seeds(name)[0])

@@ -1,9 +1,12 @@
-"""Executor with ONNX's reference implementation, which runs BF16; ONNX Runtime has no CPU kernels for it."""
+"""Executors of graphs: ONNX's reference implementation, which supports BF16, and ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 
@@ -11,6 +14,12 @@ def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.n
     """Outputs of the graph by name; floating-point inputs of an operator must have one type, as in TensorRT."""
     onnx.checker.check_model(model, full_check=True)
     return _run(model, [output.name for output in model.graph.output], inputs)
+
+
+def run_ort(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of the graph by name, on ONNX Runtime's CPU provider."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
 def all_values(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -26,15 +26,9 @@ SMALL_IDS = {"vocab_size": 3000, "pad_token_id": 0, "bos_token_id": 1, "eos_toke
              "sep_token_id": 2}  # fmt: skip
 
 LAYER_COUNTS = {
-    ("bert", "fp16", 2): 35,
-    ("vit", "bf16", 2): 34,
-    ("clip", "fp16", 2): 37,
-    ("roberta", "fp16", 2): 37,
-    ("electra", "fp16", 2): 36,
-    ("modernbert", "fp16", 4): 55,
-    ("dinov2", "fp16", 2): 36,
-    ("siglip", "fp16", 2): 35,
-}
+    ("bert", "fp16", 2): 35, ("vit", "bf16", 2): 34, ("clip", "fp16", 2): 37, ("roberta", "fp16", 2): 37,
+    ("electra", "fp16", 2): 36, ("modernbert", "fp16", 4): 55, ("dinov2", "fp16", 2): 36, ("siglip", "fp16", 2): 35,
+}  # fmt: skip
 """Family, precision and compiled layers of ensembles of base width, with TensorRT-RTX 1.7.
 
 Every layer compiles to the same ten, so a few layers suffice. A later version may need fewer, hardly more.
@@ -90,7 +84,7 @@ def test_base_sized_ensembles_are_fused(family: str, precision: str, layers: int
     ],
 )
 def test_auto_attention_always_builds(family: str, width: int, precision: str, lowering: str, tmp_path: Path) -> None:
-    """Text has a mask, images have none."""
+    """Text graphs have a mask, image graphs do not."""
     shape = architecture_of(make_model(family, hidden_size=4 * width, num_hidden_layers=2))
     plan = random_heads(shape, 2)
     layers, fused = compiled(

@@ -64,18 +64,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, bert_checkpoint: Path) -> P
 VERBS = [
     ("plan checkpoint --data data.csv -o new.json", "torch", "fuse"),
     ("fuse checkpoint --plan plan.json -o new", "torch", "fuse"),
-    ("tune out --data data.csv --validation data.csv -o new", "accelerate", "tune"),
-    ("export out", "onnx", "fuse"),
-    ("build out --backend tensorrt", "tensorrt", "tensorrt"),
-    ("verify out", "polygraphy", "verify"),
-    ("profile out --baseline single", "onnx", "fuse"),
-    ("calibrate out --data data.csv", "torch", "fuse"),
-    ("evaluate out --data data.csv", "sklearn", "report"),
-    ("predict out hello --backend torch", "torch", "fuse"),
+    ("tune out --data data.csv --validation data.csv -o new", "accelerate", "tune"), ("export out", "onnx", "fuse"),
+    ("build out --backend tensorrt", "tensorrt", "tensorrt"), ("verify out", "polygraphy", "verify"),
+    ("profile out --baseline single", "onnx", "fuse"), ("calibrate out --data data.csv", "torch", "fuse"),
+    ("evaluate out --data data.csv", "sklearn", "report"), ("predict out hello --backend torch", "torch", "fuse"),
     ("predict out hello --backend openvino", "openvino", "openvino"),
-    ("predict out --input data.parquet", "datasets", "fuse"),
-    ("demo -o new", "sklearn", "demo"),
-]
+    ("predict out --input data.parquet", "datasets", "fuse"), ("demo -o new", "sklearn", "demo"),
+]  # fmt: skip
 SERVED = ["predict out --input data.csv", "inspect out"]
 
 

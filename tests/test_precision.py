@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_reference
-import onnxruntime
 import oracle
 import pytest
 import torch
@@ -22,6 +21,7 @@ from hydrant.export import export, onnx_file
 from hydrant.metrics import gates
 from hydrant.runtime.backends import microbatch
 from onnx import TensorProto
+from onnx_reference import run_ort as run
 from support import FAMILIES, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -56,11 +56,6 @@ def text(untouched: Path, tmp_path: Path) -> Path:
 
 def feeds(family: str, **options: Any) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in make_inputs(family, **options).items()}
-
-
-def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
 @pytest.mark.parametrize("precision", HALF)

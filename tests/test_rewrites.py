@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import oracle
 import pytest
 import torch
@@ -18,6 +17,7 @@ from hydrant.export import export
 from hydrant.export.rewrites import REWRITES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx_reference import run_ort
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, random_plan
 
 FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
@@ -26,9 +26,7 @@ LOWERINGS = ("unrolled", "grouped")
 
 
 def run(path: Path, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
-    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
+    return run_ort(path, {name: tensor.numpy() for name, tensor in inputs.items()})
 
 
 def module(ensemble: Any, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
