@@ -179,10 +179,10 @@ def half(architecture: Any) -> hydrant.HeadPlan:
 def without(model: Any, blocks: Any, keep: Any) -> Any:
     """Copy of the original with output projections 0 for the pruned heads."""
     pruned = copy.deepcopy(model)
-    for block, kept in zip(blocks, keep, strict=True):
+    for block, heads in zip(blocks, keep, strict=True):
         linear = pruned.get_submodule(block.output)
         columns = linear.weight.data if isinstance(linear, torch.nn.Linear) else linear.weight.data.T
-        for head in set(range(block.heads)) - set(kept):
+        for head in set(range(block.heads)) - set(heads):
             columns[:, head * block.head_width : (head + 1) * block.head_width] = 0
     return pruned
 

@@ -62,15 +62,15 @@ class Verb:
 
 
 DEMO = ["demo", "--epochs", "1", "-o", "{now}/demo"]
-TRITON = ["triton", "{given}/out", "-o", "{now}/models", "--name", "tiny", "--force"]
+TRITON = ["triton", "{inputs}/out", "-o", "{now}/models", "--name", "tiny", "--force"]
 VERBS = {
     "plan": Verb(["plan", "{model}", *DATA, "--keep", "2", "-o", "{now}/plan.json"], ["plan.json"]),
     "circuits": Verb(
         ["plan", "{model}", *DATA, "--ood", "{other}", "--method", "circuit", "--keep", "3", "--members", "2",
          "-o", "{now}/plan.json"], ["plan.json"]),
-    "fuse": Verb(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{now}/out", "--force"]),
+    "fuse": Verb(["fuse", "{model}", "--plan", "{inputs}/plan.json", "-o", "{now}/out", "--force"]),
     "fuse --traced": Verb(
-        ["fuse", "{model}", "--traced", "--plan", "{given}/traced.json", "-o", "{now}/out", "--force"]),
+        ["fuse", "{model}", "--traced", "--plan", "{inputs}/traced.json", "-o", "{now}/out", "--force"]),
     "tune": Verb(["tune", "{now}/out", *DATA, "--epochs", "1"], needs="accelerate", goes_on=True),
     "export": Verb(["export", "{now}/out", "--member-outputs"]),
     "export --precision fp16": Verb(["export", "{now}/out", "--precision", "fp16"]),
@@ -93,18 +93,19 @@ VERBS = {
         ["make", "{model}", *DATA, "--validation", "{other}", "--fast", "--members", "2", "-o", "{now}/out", "--force"],
         needs="accelerate"),
     "demo": Verb([*DEMO, "--force"], ["demo"], needs="sklearn"),
-    "sign": Verb(["sign", "{now}/out", "--key", "{given}/key.pem"], needs="model_signing"),
+    "sign": Verb(["sign", "{now}/out", "--key", "{inputs}/key.pem"], needs="model_signing"),
     "triton": Verb(TRITON, ["models"]),
     "triton version": Verb([*TRITON, "--version", "2"], ["models"]),
     "triton ensemble": Verb([*TRITON, "--name", "steps", "--device", "gpu"], ["models"], True),
     "predict": Verb(
-        ["predict", "{given}/out", "--input", "{faulty}", "--skip-invalid", "--output", "{now}/rows.jsonl",
+        ["predict", "{inputs}/out", "--input", "{faulty}", "--skip-invalid", "--output", "{now}/rows.jsonl",
          "--errors", "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True),
     "predict --shard": Verb(
-        ["predict", "{given}/out", "--input", "{data}", "--shard", "1/2", "--chunk", "6", "--output", "{now}/part.csv"],
+        ["predict", "{inputs}/out", "--input", "{data}", "--shard", "1/2", "--chunk", "6", "--output",
+         "{now}/part.csv"],
         ["part.csv", "part.csv.manifest.json"], True),
     "merge": Verb(
-        ["merge", "{given}/part-1.jsonl", "{given}/part-2.jsonl", "-o", "{now}/rows.jsonl", "--errors",
+        ["merge", "{inputs}/part-1.jsonl", "{inputs}/part-2.jsonl", "-o", "{now}/rows.jsonl", "--errors",
          "{now}/errors.jsonl"], ["rows.jsonl", "errors.jsonl"], True),
 }  # fmt: skip
 
@@ -149,40 +150,40 @@ def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
 class Bench:
     """Folders and placeholders of a run."""
 
-    given: Path  # inputs of verbs
+    inputs: Path  # inputs of verbs
     old: Path  # files before a verb runs
     words: dict[str, str]  # placeholders of command lines, except ``now``
 
     @classmethod
     def prepared(cls, place: Path, model: Path, data: Path, verbs: Collection[str] = tuple(VERBS)) -> Bench:
         """Create the inputs and earlier outputs of some verbs, with the verbs themselves."""
-        given, old = place / "given", place / "old"
-        given.mkdir()
+        inputs, old = place / "inputs", place / "old"
+        inputs.mkdir()
         old.mkdir()
         lines = data.read_text().splitlines()
         rows = [line.rpartition(",") for line in lines[1:]]
         other = [f"{' '.join(reversed(text.split()))},{label}" for text, _, label in rows]
         halves = {"data": lines[1::2], "other": other, "faulty": [*lines[1:30], ",a", *lines[30:50]]}
-        words = {"given": str(given), "model": str(model.resolve())}
+        words = {"inputs": str(inputs), "model": str(model.resolve())}
         for name, rest in halves.items():
-            (given / f"{name}.csv").write_text("\n".join([lines[0], *rest]) + "\n")
-            words[name] = str(given / f"{name}.csv")
-        bench = cls(given, old, words)
+            (inputs / f"{name}.csv").write_text("\n".join([lines[0], *rest]) + "\n")
+            words[name] = str(inputs / f"{name}.csv")
+        bench = cls(inputs, old, words)
         plan = ["plan", "{model}", *DATA, "--keep", "2", "--method", "random", "-o"]
-        first = [*plan, "{given}/plan.json", "--members", "2"]
+        first = [*plan, "{inputs}/plan.json", "--members", "2"]
         learn(bench.line(first, old), lambda: None, place / "modules.json")
-        bench.hydrant(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{given}/out"])
-        bench.hydrant(["export", "{given}/out"])
+        bench.hydrant(["fuse", "{model}", "--plan", "{inputs}/plan.json", "-o", "{inputs}/out"])
+        bench.hydrant(["export", "{inputs}/out"])
         if "fuse --traced" in verbs:
-            bench.hydrant([*plan, "{given}/traced.json", "--members", "2", "--traced"])
+            bench.hydrant([*plan, "{inputs}/traced.json", "--members", "2", "--traced"])
         for part in ("1", "2") if "merge" in verbs else ():
-            rows = ["predict", "{given}/out", "--input", "{faulty}", "--skip-invalid", "--shard", f"{part}/2"]
+            rows = ["predict", "{inputs}/out", "--input", "{faulty}", "--skip-invalid", "--shard", f"{part}/2"]
             bench.hydrant(
-                [*rows, "--output", f"{{given}}/part-{part}.jsonl", "--errors", f"{{given}}/errors-{part}.jsonl"]
+                [*rows, "--output", f"{{inputs}}/part-{part}.jsonl", "--errors", f"{{inputs}}/errors-{part}.jsonl"]
             )
-        key = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(given / "key.pem")]
+        key = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(inputs / "key.pem")]
         subprocess.run(key, check=True, capture_output=True)
-        shutil.copytree(given / "out", old / "out")
+        shutil.copytree(inputs / "out", old / "out")
         bench.hydrant([*plan, str(old / "plan.json"), "--members", "3", "--seed", "9"])
         for name, device in (("tiny", "cpu"), ("steps", "gpu")) if any("triton" in verb for verb in verbs) else ():
             bench.hydrant([*TRITON, "--name", name, "--device", device, "--max-batch", "16"], old)

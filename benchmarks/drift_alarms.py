@@ -134,14 +134,14 @@ def prediction_of(path: Path, labels: list[str]) -> Prediction:
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("known", type=Path, help="log of in-distribution inputs")
-    parser.add_argument("strange", type=Path, help="log of out-of-distribution inputs")
+    parser.add_argument("id_log", type=Path, help="log of in-distribution inputs")
+    parser.add_argument("ood_log", type=Path, help="log of out-of-distribution inputs")
     parser.add_argument("--seeds", type=int, default=50, help="streams for each share")
     parser.add_argument("--inputs", type=int, default=20_000, help="inputs per stream")
     options = parser.parse_args()
     bundle = Bundle.open(options.bundle)
     reference = reference_of(bundle)
-    id_log, ood_log = Log(options.known, reference), Log(options.strange, reference)
+    id_log, ood_log = Log(options.id_log, reference), Log(options.ood_log, reference)
     rows = measured(reference, id_log, ood_log, options.seeds, options.inputs)
     lines = []
     for row in rows:
@@ -149,7 +149,7 @@ def main() -> None:
         delays = [str(row[name] or "–") for name in ("median", "worst")]
         lines.append([f"{row['share']:.0%}", f"{row['alarms']} of {row['streams']}", *delays, first or "–"])
     print(harness.table(HEAD, lines))
-    taken = costs(bundle, options.known)
+    taken = costs(bundle, options.id_log)
     for name, figure in taken.items():
         print(f"CPU time of counting and monitoring: {name} {figure:.1f}")
     harness.save(options.output, {**harness.about(), "rows": rows, "costs": taken})

@@ -47,7 +47,7 @@ SOUND_FILES = {
 """Audio formats and their sample encodings."""
 
 
-def given(place: Path) -> dict[str, Made]:
+def file_targets(place: Path) -> dict[str, Made]:
     """Targets for files, by name."""
     return {
         "adapter": partial(_adapter, place, "adapter_config.json", True),
@@ -251,7 +251,7 @@ READERS = [
 """Predictors of ``/predict``, with the attributes that its inputs depend on."""
 
 
-def asked(place: Path) -> dict[str, Made]:
+def request_targets(place: Path) -> dict[str, Made]:
     """Targets for requests, by name."""
     return {
         "infer": partial(_infer, place),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_given import asked, given
+from fuzz_given import file_targets, request_targets
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density_file import Density
@@ -53,7 +53,7 @@ TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, Tru
 
 def targets(place: Path) -> dict[str, Made]:
     """All targets by name."""
-    return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
+    return {**_bundled(place / "bundle", place), **_data(place), **file_targets(place), **request_targets(place)}
 
 
 def copy(bundle: Path, place: Path, name: str, files: Sequence[str] | None = None) -> Path:

@@ -188,14 +188,11 @@ class Client:
 
 
 def difference(outputs: dict[str, Any], expected: dict[str, np.ndarray], places: list[int]) -> float:
-    """The largest one between an answer and the predictor's for its inputs alone, relative beyond 1.
-
-    With another label it is infinite.
-    """
-    found = {name: np.asarray(outputs[name]).reshape(expected[name][places].shape) for name in OUTPUTS}
-    if not np.array_equal(found["label_index"], expected["label_index"][places]):
+    """Largest difference between an answer and the predictor's, relative beyond 1; infinite with another label."""
+    arrays = {name: np.asarray(outputs[name]).reshape(expected[name][places].shape) for name in OUTPUTS}
+    if not np.array_equal(arrays["label_index"], expected["label_index"][places]):
         return float("inf")
-    pairs = [(found[name], expected[name][places]) for name in OUTPUTS[1:]]
+    pairs = [(arrays[name], expected[name][places]) for name in OUTPUTS[1:]]
     return max(float((np.abs(one - other) / np.maximum(1, np.abs(other))).max()) for one, other in pairs)
 
 

@@ -35,45 +35,45 @@ FALSE_ALARM = 0.05  # Allowed share of flagged in-distribution inputs
 Scores = dict[str, np.ndarray]
 
 
-def scores_of(found: Outputs, split: str, temperature: float) -> tuple[np.ndarray, Scores]:
+def scores_of(outputs: Outputs, split: str, temperature: float) -> tuple[np.ndarray, Scores]:
     """Averaged probabilities [N, C], and uncertainty scores [N] (higher is less certain)."""
-    logits = found.logits[split]
+    logits = outputs.logits[split]
     summary = summarise(logits, temperature)
     scores = {"max_probability": -summary["confidence"], "predictive_entropy": summary["predictive_entropy"]}
     if logits.shape[1] > 1:
         scores["mutual_information"] = summary["mutual_information"]
     scores["energy"] = energy(logits)
-    return summary["probabilities"], scores | {f"distance_{name}": at[split] for name, at in found.distances.items()}
+    return summary["probabilities"], scores | {f"distance_{name}": at[split] for name, at in outputs.distances.items()}
 
 
-def statistic_of(found: Outputs, data: Data, temperature: float) -> Callable[..., dict[str, np.ndarray]]:
+def statistic_of(outputs: Outputs, data: Data, temperature: float) -> Callable[..., dict[str, np.ndarray]]:
     """Function from resamples of the test splits to metrics, at a temperature."""
-    probabilities, id_scores = scores_of(found, "test", temperature)
-    _, ood_scores = scores_of(found, "ood_test", temperature)
+    probabilities, id_scores = scores_of(outputs, "test", temperature)
+    _, ood_scores = scores_of(outputs, "ood_test", temperature)
     means = ClassMetrics(probabilities, labels_of(data.test))
     selective = SelectiveMetrics(means.confidence, means.correct)
     detection = ScoreDetection(id_scores, ood_scores, ~means.correct)
     return lambda counts, ood: {**means(counts), **selective(counts), **detection(counts, ood)}
 
 
-def measure(found: Outputs, data: Data, temperature: float) -> dict[str, float]:
+def measure(outputs: Outputs, data: Data, temperature: float) -> dict[str, float]:
     """Metrics of a row on the test splits, at a temperature."""
-    return whole(statistic_of(found, data, temperature), [len(data.test), len(data.ood_test)])
+    return whole(statistic_of(outputs, data, temperature), [len(data.test), len(data.ood_test)])
 
 
-def draws(found: Outputs, data: Data, temperature: float, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
+def draws(outputs: Outputs, data: Data, temperature: float, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Metrics on bootstrap resamples, name → [R]; equal seeds draw equal resamples for every row."""
-    return resampled(statistic_of(found, data, temperature), [len(data.test), len(data.ood_test)], resamples, seed)
+    return resampled(statistic_of(outputs, data, temperature), [len(data.test), len(data.ood_test)], resamples, seed)
 
 
-def temperature_of(found: Outputs, data: Data) -> float:
+def temperature_of(outputs: Outputs, data: Data) -> float:
     """Temperature fitted on the validation split, as in ``hydrant calibrate``."""
-    return fit_temperature(found.logits["validation"], labels_of(data.validation))
+    return fit_temperature(outputs.logits["validation"], labels_of(data.validation))
 
 
-def flagged(found: Outputs, temperature: float) -> dict[str, dict[str, float]]:
+def flagged(outputs: Outputs, temperature: float) -> dict[str, dict[str, float]]:
     """Score → shares of test and OOD inputs above the threshold for :data:`FALSE_ALARM`."""
-    validation, test, ood = (scores_of(found, split, temperature)[1] for split in ("validation", "test", "ood_test"))
+    validation, test, ood = (scores_of(outputs, split, temperature)[1] for split in ("validation", "test", "ood_test"))
     shares = {}
     for name, values in validation.items():
         limit = false_alarm_threshold(values.astype(np.float32), FALSE_ALARM, math.inf)

@@ -80,7 +80,7 @@ class Rows:
         return (0,) if name in (SINGLE, LORA, DEEP) else self.settings.seeds
 
     def bundle(self, name: str, seed: int) -> Path:
-        """The bundle of a row."""
+        """Bundle of a row."""
         settings, folder = self.settings, f"{slug(name)}-{seed}"
         if name != RANK_ONE and not name.endswith(TUNED):
             return self._untuned(name, seed, folder)
@@ -212,7 +212,7 @@ class Subject:
     title: str  # title of its pictures
     settings: Settings
     taps: str  # set of taps of the compared distance
-    dropout: bool = True  # whether the checkpoint has dropout
+    dropout: bool = True  # the checkpoint has dropout
     data: Data
     members: Any  # trained members
     single: Path  # checkpoint

@@ -86,11 +86,12 @@ class Study:
         rows = self.rows(task)
         ours = FIRST + TUNED
         names = [ours, *(name for name in NAMES if name != ours)]
-        paths, data = [rows.calibrated(name, seed) for name in names], rows.known.data
+        paths, task_data = [rows.calibrated(name, seed) for name in names], rows.task_data
+        data, caution = task_data.data, float(task_data.task == "score")
         with on_device():
             report = hydrant.evaluate(
                 paths[0], data.test, data.ood_test, compare=paths[1:],
-                figures=hydrant.EvaluationOptions(bootstrap=self.resamples, caution=float(rows.known.task == "score")),
+                figures=hydrant.EvaluationOptions(bootstrap=self.resamples, caution=caution),
                 report=rows.work / f"reports-{seed}", seed=seed,
             )  # fmt: skip
         tokens, reports = study_figures.mean_tokens(paths[0], data.test), {}
@@ -104,8 +105,8 @@ class Study:
                 "decisions": dict(model.decisions),
                 "best_epoch": note_of(rows.bundle(name, seed).parent).get("report", {}).get("best_epoch"),
             }
-        sizes = {**data.sizes(), "calibration": len(rows.known.calibration)}
-        facts = {"task": task, "kind": rows.known.task, "seed": seed, "sizes": sizes, "tokens": tokens}
+        sizes = {**data.sizes(), "calibration": len(task_data.calibration)}
+        facts = {"task": task, "kind": task_data.task, "seed": seed, "sizes": sizes, "tokens": tokens}
         return {**facts, "rows": {name: reports[name] for name in NAMES}}
 
 
@@ -194,9 +195,7 @@ JUDGED = {
     "multi_label": _columns("multi_label", "exact_match", "mean_average_precision", "nll", "label_ece"),
 }
 
-DETECTED = {
-    f"ood.{score}.auroc": Column(f"unknown by {title}, AUROC", better="high") for score, title in SCORES.items()
-}
+DETECTED = {f"ood.{score}.auroc": Column(f"OOD by {title}, AUROC", better="high") for score, title in SCORES.items()}
 
 _NAMED = {
     *(name for columns in (*QUALITY.values(), *ERRORS.values(), *JUDGED.values()) for name in columns),
@@ -237,7 +236,7 @@ def _tables(seeds: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     kind = seeds[0]["kind"]
     return [
         ("Quality, calibrated: means over the seeds; costs ÷ the plain single model's", quality_table(seeds, kind)),
-        ("Errors and the unknown: means over the seeds; of the unknown AUROC / FPR95", finding_table(seeds, kind)),
+        ("Detection of errors and OOD inputs (AUROC / FPR95): means over the seeds", finding_table(seeds, kind)),
         ("Mean and range over the seeds", spread_table(seeds, kind)),
         (
             f"{FIRST}{TUNED} minus each row: mean difference (seeds whose 95 % interval shows better / worse)",
@@ -261,7 +260,7 @@ def quality_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
         selected = "–" if None in epochs else ", ".join(map(str, epochs))
         lines.append([row, *(f"{cost:.2f}" for cost in costs), *cells, selected])
     titles = [column.title for column in QUALITY[kind].values()]
-    return table(["", "operations", "parameters", *titles, "epoch kept, each seed"], lines)
+    return table(["", "operations", "parameters", *titles, "selected epochs"], lines)
 
 
 def finding_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
@@ -270,13 +269,13 @@ def finding_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
     lines = []
     for row in NAMES:
         errors = [_mean(values(seeds, row, name), column) for name, column in ERRORS[kind].items()]
-        unknown = [
+        ood = [
             " / ".join(_mean(values(seeds, row, f"ood.{score}.{name}"), DETECTION[name]) for name in ("auroc", "fpr95"))
             for score in scores
         ]
-        lines.append([row, *errors, *(cell.replace("– / –", "–") for cell in unknown), _flags(seeds, row)])
+        lines.append([row, *errors, *(cell.replace("– / –", "–") for cell in ood), _flags(seeds, row)])
     titles = [column.title for column in ERRORS[kind].values()]
-    return table(["", *titles, *(SCORES[score] for score in scores), "flagged: test / unknown"], lines)
+    return table(["", *titles, *(SCORES[score] for score in scores), "flagged: test / OOD"], lines)
 
 
 def _flags(seeds: Sequence[Mapping[str, Any]], row: str) -> str:

@@ -122,8 +122,8 @@ class _Index:
         inputs, labels = [], []
         for place in rng.permutation(len(queries))[:count]:
             text, intent = queries[place]
-            known = intent in self.intents
-            like = intent if known else self.names[int(rng.integers(len(self.names)))]
+            in_scope = intent in self.intents
+            like = intent if in_scope else self.names[int(rng.integers(len(self.names)))]
             for document, relevant in self._drawn(text, like, mix, rng):
                 inputs.append((text, document))
                 labels.append(float(relevant))
@@ -157,18 +157,18 @@ Sentence = tuple[list[str], list[str]]  # Words and tags
 def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
     """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0)."""
     rng = np.random.default_rng(seed)
-    known = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
-    strange = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))
-    texts = {_text(sentence) for sentence in known}
-    strange = [sentence for sentence in strange if _text(sentence) not in texts]
-    kinds = sorted({tag[2:] for _, tags in known for tag in tags if tag != "O"})
+    id_sentences = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
+    ood_sentences = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))
+    texts = {_text(sentence) for sentence in id_sentences}
+    ood_sentences = [sentence for sentence in ood_sentences if _text(sentence) not in texts]
+    kinds = sorted({tag[2:] for _, tags in id_sentences for tag in tags if tag != "O"})
     names = ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
-    order, start, splits = rng.permutation(len(known)), 0, {}
+    order, start, splits = rng.permutation(len(id_sentences)), 0, {}
     for split in SPLITS[:-1]:
         count = getattr(sizes, split)
-        splits[split] = _tagged([known[place] for place in order[start : start + count]], names, split)
+        splits[split] = _tagged([id_sentences[place] for place in order[start : start + count]], names, split)
         start += count
-    drawn = [strange[place] for place in rng.permutation(len(strange))[: sizes.ood_test]]
+    drawn = [ood_sentences[place] for place in rng.permutation(len(ood_sentences))[: sizes.ood_test]]
     splits["ood_test"] = Examples([words for words, _ in drawn], None, "ood_test")
     return _task_data("tokens", splits, names)
 

@@ -62,29 +62,29 @@ RECIPES = {
 class TaskRows:
     """Rows of one task, each cached in a folder of ``work``."""
 
-    def __init__(self, name: str, known: TaskData, base: Path, work: Path, settings: Settings) -> None:
-        self.name, self.known, self.base, self.settings = name, known, base, settings
+    def __init__(self, name: str, task_data: TaskData, base: Path, work: Path, settings: Settings) -> None:
+        self.name, self.task_data, self.base, self.settings = name, task_data, base, settings
         self.work = work / slug(name)
         with quiet():
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(base)
-        self.bundles = Bundles(self.work, known.data, self.tokenizer, "medium")
+        self.bundles = Bundles(self.work, task_data.data, self.tokenizer, "medium")
 
     def checkpoint(self, member: int) -> Path:
         """Base weights, fine-tuned on the training split, on a GPU if available."""
         recipe = replace(self.settings.recipes[self.name], seed=member)
 
         def make(folder: Path) -> dict[str, Any]:
-            model = fresh(self.base, self.known, member)
-            examples = self.known.data.train
-            batches = batches_of(self.known, self.tokenizer, recipe.batch_size)
+            model = fresh(self.base, self.task_data, member)
+            examples = self.task_data.data.train
+            batches = batches_of(self.task_data, self.tokenizer, recipe.batch_size)
             steps = -(-len(examples) // recipe.batch_size)
             losses = train(model, batches, steps, recipe)
-            as_deployed(model, self.known)
+            as_deployed(model, self.task_data)
             model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             return {"losses": losses}
 
-        about = as_json(recipe, base=self.base.name, task=self.name, examples=len(self.known.data.train))
+        about = as_json(recipe, base=self.base.name, task=self.name, examples=len(self.task_data.data.train))
         return cached(self.work / f"member-{member}", about, make)
 
     def bundle(self, name: str, seed: int) -> Path:
@@ -101,17 +101,17 @@ class TaskRows:
 
     def calibrated(self, name: str, seed: int) -> Path:
         """Calibrated bundle of a row: temperature or intervals, thresholds, and distance."""
-        known, bundle = self.known, self.bundle(name, seed)
-        count = min(self.settings.fitted, len(known.data.train))
-        fit = known.data.train.take(np.arange(count))
+        task_data, bundle = self.task_data, self.bundle(name, seed)
+        count = min(self.settings.fitted, len(task_data.data.train))
+        fit = task_data.data.train.take(np.arange(count))
 
         def make(folder: Path) -> dict[str, Any]:
             shutil.copytree(bundle, folder / bundle.name)
             with on_device():
-                hydrant.calibrate(folder / bundle.name, known.calibration, fit=fit)
+                hydrant.calibrate(folder / bundle.name, task_data.calibration, fit=fit)
             return {}
 
-        recipe = {"bundle": made_by(bundle), "examples": len(known.calibration), "fit": count}
+        recipe = {"bundle": made_by(bundle), "examples": len(task_data.calibration), "fit": count}
         return cached(self.work / "calibrated" / bundle.name, recipe, make) / bundle.name
 
 
@@ -123,11 +123,11 @@ def on_device() -> Iterator[None]:
         yield
 
 
-def fresh(base: Path, known: TaskData, seed: int) -> Any:
+def fresh(base: Path, task_data: TaskData, seed: int) -> Any:
     """Base weights with an untrained classifier and Hugging Face's loss of the task."""
-    tokens = known.task == "tokens"
+    tokens = task_data.task == "tokens"
     kind = transformers.AutoModelForTokenClassification if tokens else transformers.AutoModelForSequenceClassification
-    names = dict(enumerate(known.labels))
+    names = dict(enumerate(task_data.labels))
     torch.manual_seed(seed)
     with quiet():
         return kind.from_pretrained(
@@ -139,19 +139,19 @@ def fresh(base: Path, known: TaskData, seed: int) -> Any:
         )
 
 
-def as_deployed(model: Any, known: TaskData) -> None:
+def as_deployed(model: Any, task_data: TaskData) -> None:
     """Set a trained model's output type in its configuration."""
-    if known.task == "score":
+    if task_data.task == "score":
         model.config.problem_type = None
         model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 
 
-def batches_of(known: TaskData, tokenizer: Any, batch_size: int) -> Batches:
+def batches_of(task_data: TaskData, tokenizer: Any, batch_size: int) -> Batches:
     """Shuffled batches of the training split, with labels for Hugging Face's loss."""
-    examples = known.data.train
-    if known.task == "tokens":
+    examples = task_data.data.train
+    if task_data.task == "tokens":
         return _tagged_batches(examples, tokenizer, batch_size)
-    pairs = known.task == "score"
+    pairs = task_data.task == "score"
     encoded = [dict(tokenizer(*(item if pairs else (item,)), truncation=True)) for item in examples.inputs]
     labels = labels_of(examples).astype(np.float32).reshape(len(examples), -1)
     return text_batches(encoded, labels, tokenizer, batch_size)

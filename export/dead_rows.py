@@ -126,9 +126,9 @@ def _needs(node: ir.Node, rows: RequiredRows) -> Needs | None:
     elif node.op_type in OF_FIRST:
         axis = OF_FIRST[node.op_type](node, rows.axis)
         needs = [None if axis is None else RequiredRows(axis, rows.count), *[None] * (len(node.inputs) - 1)]
-    wanted = [(value, need) for value, need in zip(node.inputs, needs, strict=False) if need is not None]
-    certain = all(value is not None and _has(value, need) for value, need in wanted)
-    return needs if wanted and certain else None
+    pairs = [(value, need) for value, need in zip(node.inputs, needs, strict=False) if need is not None]
+    certain = all(value is not None and _has(value, need) for value, need in pairs)
+    return needs if pairs and certain else None
 
 
 def _shape(value: ir.Value | None) -> list[int | str]:

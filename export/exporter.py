@@ -99,12 +99,12 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
     return Export(path, precision, TRACED, architecture.form, reasons, [], None, None)
 
 
-def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
+def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:
     """Lowering for a precision, and the reason."""
-    if precision == "int8" and asked == "grouped":
+    if precision == "int8" and lowering == "grouped":
         raise InputError("INT8 quantises 2-D products, which the grouped lowering does not have; use unrolled")
-    if asked != "auto":
-        return asked, "asked for"
+    if lowering != "auto":
+        return lowering, "asked for"
     if precision in ("fp32", "int8"):
         return "unrolled", f"unrolled: {precision.upper()} runs on CPUs, which are faster on one 2-D product per member"
     return "grouped", f"grouped: {precision.upper()} runs on GPUs, where batched products compile to the fewest kernels"
@@ -160,5 +160,5 @@ def _read(path: Path) -> onnx.ModelProto:
     outputs = {output.name for output in model.graph.output}
     ranks = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
     if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # regression has no temperature
-        raise BundleError(f"{path} holds no temperature, or no energy; export it again with `hydrant export`")
+        raise BundleError(f"{path} has no temperature or no energy; export it again with `hydrant export`")
     return model

@@ -61,7 +61,7 @@ class Graph:
             with np.errstate(over="ignore"):
                 narrow = values.astype(self._dtype)
             if not np.isfinite(narrow.astype(np.float32)).all():
-                problem = f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {self._dtype}"
+                problem = f"weight {name} holds {np.abs(values).max():.3g}, beyond the range of {self._dtype}"
                 raise InputError(f"{problem}; export in {'BF16 or ' * (self.kind == KINDS['fp16'])}FP32")
             values = narrow
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)

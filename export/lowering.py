@@ -36,16 +36,16 @@ class Form:
         return 23 if self.operator == "onnx" else 22 if self.precision == "bf16" else 20
 
 
-def choose_attention(asked: str, precision: str, architecture: Architecture) -> tuple[str, str]:
+def choose_attention(operator: str, precision: str, architecture: Architecture) -> tuple[str, str]:
     """Operator of attention, ``"primitive"`` or ``"onnx"``, and the reason."""
     width, half = architecture.head_width, precision in ("fp16", "bf16")
     fuses = half and 16 <= width <= 256
-    if asked == "onnx" and fuses:
+    if operator == "onnx" and fuses:
         return "onnx", "asked for; TensorRT compiles it to one kernel, or refuses to build"
-    if asked == "onnx":
+    if operator == "onnx":
         why = f"TensorRT-RTX does not build Attention in {precision.upper()} at head width {width}"
         return "onnx", f"asked for; {why} (it needs FP16 or BF16 and 16 to 256): for ONNX Runtime only"
-    if asked == "primitive":
+    if operator == "primitive":
         return "primitive", "asked for"
     if not half:
         why = f"in {precision.upper()} ONNX Runtime runs both within 2 %, and TensorRT-RTX does not build Attention"
