@@ -76,7 +76,7 @@ class Bundles:
         def make(folder: Path) -> dict[str, Any]:
             return self._save(hydrant.fuse(models, *how, **more), folder)
 
-        return self._kept(name, recipe, make)
+        return self._cached(name, recipe, make)
 
     def joined(self, name: str, checkpoints: Sequence[Path]) -> Path:
         """Unchanged checkpoint, or an exact Deep Ensemble of several."""
@@ -103,7 +103,7 @@ class Bundles:
             return self._save(hydrant.fuse(checkpoint, plan), folder)
 
         recipe = {"checkpoint": trained(checkpoint), "plan": {**vars(fork), **how, "seed": seed}}
-        return self._kept(name, recipe, make)
+        return self._cached(name, recipe, make)
 
     def tuned(self, name: str, source: Path, how: Jointly, *, seed: int, batch_size: int) -> Path:
         """Bundle tuned on the training split; the validation split selects the epoch."""
@@ -118,7 +118,7 @@ class Bundles:
 
         settings = {"seed": seed, "batch_size": batch_size, "how": type(how).__name__, **vars(how)}
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
-        return self._kept(name, recipe, make)
+        return self._cached(name, recipe, make)
 
     def outputs(self, bundle: Path) -> Outputs:
         """Outputs of a bundle on the splits, by the PyTorch reference; the training split fits the distance."""

@@ -90,9 +90,9 @@ def _rewrite(
                 others[rows.axis], here[rows.axis] = 0, rows.count
                 inputs[1] = tape.op("Mul", [node.inputs[1], constant(others)])
                 inputs[1] = tape.op("Add", [inputs[1], constant(here)])
-            reduced = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
-            graph.insert_before(node, [*tape.nodes, reduced])
-            fewer.update(zip(node.outputs, reduced.outputs, strict=True))
+            shorter = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
+            graph.insert_before(node, [*tape.nodes, shorter])
+            fewer.update(zip(node.outputs, shorter.outputs, strict=True))
         elif node.inputs and node.inputs[0] in fewer and _chosen(node) is not None:
             node.replace_input_with(0, fewer[node.inputs[0]])
 
