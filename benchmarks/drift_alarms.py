@@ -30,7 +30,7 @@ from hydrant.serving.stats import Stats
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 REQUEST = 8
-HEAD = ["unknown inputs", "streams with an alarm", "inputs until it: median", "worst", "first alarm of"]
+HEAD = ["OOD inputs", "streams with an alarm", "median inputs until it", "maximum", "score of the first alarm"]
 
 
 class Log:

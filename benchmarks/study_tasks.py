@@ -1,4 +1,4 @@
-"""Study of other tasks: late forks, single model and Deep Ensemble for taggers, cross-encoders and multi-label models.
+"""Study of other tasks: late forks for token classification, reranking and multi-label classification.
 
     git clone https://github.com/sonos/nlu-benchmark
     python benchmarks/study_tasks.py ../shared --snips nlu-benchmark/2017-06-custom-intent-engines \\
@@ -162,9 +162,9 @@ def study_of(options: argparse.Namespace) -> Study:
 
 
 TITLES = {
-    "tagger": "A tagger: slots of requests",
-    "cross-encoder": "A cross-encoder: queries and documents",
-    "several labels": "Several labels: domains of requests",
+    "tagger": "Token classification: slots of requests",
+    "cross-encoder": "Reranking: queries and documents",
+    "several labels": "Multi-label: domains of requests",
 }
 
 

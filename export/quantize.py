@@ -167,8 +167,8 @@ def search(
     checked = sum(len(next(iter(batch.values()))) for batch in checking)
     nodes = products(model, layers)
     if checked < LEAST_CHECKED or not nodes:
-        expected = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
-        raise InputError(f"{expected}; received {source} and {layers} such layers; pass more data, or export FP32")
+        problem = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
+        raise InputError(f"{problem}; received {source} and {layers} such layers; pass more data, or export FP32")
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))

@@ -127,6 +127,6 @@ def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [{"without": ["fast"]}, {"lowering": "flat"}, {"attention": "flash"}])
-def test_unknown_forms_are_refused(form: dict[str, Any]) -> None:
+def test_unknown_forms_are_rejected(form: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"'(fast|flat|flash)'"):
         GraphForm(**form)
