@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-NO_GPU = "this machine has no NVIDIA GPU with its driver"
+NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
 
 _PLACE = re.compile(
     r"^\s*\S+\.(?:cpp|h|cu):\d+:\s*"  # file.cpp:12:
