@@ -44,7 +44,7 @@ class Digest {
 
  private:
   static void check(bool done) {
-    if (!done) throw Error("OpenSSL cannot compute SHA-256 here; its provider of digests is missing, so reinstall it");
+    if (!done) throw Error("OpenSSL cannot compute SHA-256; its digest provider is missing: reinstall OpenSSL");
   }
 
   std::unique_ptr<EVP_MD_CTX, FreeContext> context_;
@@ -67,8 +67,7 @@ std::optional<std::string> bytes_of(const fs::path& file) {
 std::uintmax_t size_of(const fs::path& file) {
   std::error_code failed;
   const fs::file_status status = fs::status(file, failed);
-  if (fs::exists(status) && !fs::is_regular_file(status))
-    throw std::invalid_argument("it is no regular file but a folder, pipe or device");
+  if (fs::exists(status) && !fs::is_regular_file(status)) throw std::invalid_argument("it is a folder, pipe or device");
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   return size;
