@@ -14,28 +14,22 @@
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "../src/files.h"
 #include "../src/messages.h"
 #include "ascii.h"
 #include "hydrant/hydrant.h"
 #include "rows.h"
 
 namespace hydrant {
-
-HttpReply http_error(int status, const std::string& message) {
-  return {status, to_line({{"error", one_line(message)}}), "", std::nullopt};
-}
 
 namespace {
 
@@ -116,11 +110,9 @@ class Framing {
   std::size_t hosts_ = 0, lengths_ = 0, codings_ = 0;
 };
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
+using Addresses = std::unique_ptr<addrinfo, Freed<freeaddrinfo>>;
 
-std::unique_ptr<addrinfo, FreeAddresses> address_of(const std::string& host, std::uint16_t port) {
+Addresses address_of(const std::string& host, std::uint16_t port) {
   addrinfo wanted{};
   wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
   wanted.ai_socktype = SOCK_STREAM;
@@ -131,7 +123,7 @@ std::unique_ptr<addrinfo, FreeAddresses> address_of(const std::string& host, std
     throw InputError(concat("--host is ", cut(host), ", which is not an address of this machine (",
                             gai_strerror(failed), "); expected an address such as 127.0.0.1, or 0.0.0.0 for all"));
   }
-  return std::unique_ptr<addrinfo, FreeAddresses>(addresses);
+  return Addresses(addresses);
 }
 
 std::optional<std::string> header(MHD_Connection* connection, const char* name) {
@@ -435,6 +427,10 @@ struct HttpServer::State {
     }
   }
 };
+
+HttpReply http_error(int status, const std::string& message) {
+  return {status, to_line({{"error", one_line(message)}}), "", std::nullopt};
+}
 
 HttpServer::HttpServer(const HttpLimits& limits, Gate reject, Handler answer)
     : state_(std::make_unique<State>(limits, std::move(reject), std::move(answer))) {

@@ -242,6 +242,72 @@ Tensor plain_tensor(const std::string& name, const Json& data, std::size_t most)
   return numbers_of({name, name == "pixel_values" ? "FP32" : "INT64", shape, &data, {}});
 }
 
+// A text, or a pair: "…", ["…", "…"], {"text": "…"} or {"text": "…", "text_pair": "…"}.
+Text text_of(const Json& input, const std::string& where) {
+  const bool named = input.is_object() && input.contains(kText) && input.size() == 1U + input.count(kPair);
+  const Json& first = named ? input[kText] : input.is_array() && input.size() == 2 ? input[0] : input;
+  const Json* second = named ? (input.count(kPair) > 0 ? &input[kPair] : nullptr)
+                             : (input.is_array() && input.size() == 2 ? &input[1] : nullptr);
+  if (!first.is_string() || (second != nullptr && !second->is_string()))
+    throw InputError(where + " is " + shown(input) +
+                     "; expected a text, an array of two texts, or an object with text (and text_pair)");
+  return {first.get<std::string>(), second == nullptr ? std::nullopt : std::optional(second->get<std::string>())};
+}
+
+// A text, or the list of its words: "…", ["…", …], {"text": "…"} or {"tokens": ["…", …]}.
+Text words_of(const Json& input, const std::string& where) {
+  const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kWordList));
+  const Json& words = named ? input.front() : input;
+  if (words.is_string()) return {words.get<std::string>(), std::nullopt};
+  const auto text = [](const Json& each) { return each.is_string(); };
+  if (!words.is_array() || !std::all_of(words.begin(), words.end(), text))
+    throw InputError(where + " is " + shown(input) + "; expected a text, or its words as an array of strings");
+  return {"", std::nullopt, words.get<std::vector<std::string>>()};
+}
+
+// The bytes of an image: base64, a data: URL, or {"image": base64}.
+std::string image_of(const Json& input, const std::string& where) {
+  const Json& image = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;
+  if (!image.is_string()) throw InputError(where + " is " + shown(input) + "; expected an image file in base64");
+  const auto& text = image.get_ref<const std::string&>();
+  const std::size_t comma = text.compare(0, 5, "data:") == 0 ? text.find(',') : std::string::npos;
+  return from_base64(comma == std::string::npos ? text : text.substr(comma + 1), where);
+}
+
+// Reads the first IHDR chunk of a PNG file.
+PictureSize size_of_png(std::string_view file) {
+  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head: length and name
+  for (std::size_t at = kSignature; at + kHead <= file.size();) {
+    if (file.substr(at + 4, 4) == "IHDR") return {number_at(file, at + kHead, 4), number_at(file, at + kHead + 4, 4)};
+    at += kHead + static_cast<std::size_t>(number_at(file, at, 4)) + kChecksum;
+  }
+  return {};
+}
+
+// The end of the next marker; skips other bytes.
+std::size_t next_marker(std::string_view file, std::size_t at) {
+  while (true) {
+    at = std::min(file.find('\xFF', at), file.size());
+    at = std::min(file.find_first_not_of('\xFF', at), file.size());
+    if (at == file.size()) return at;
+    if (file[at++] != '\0') return at;
+  }
+}
+
+// Reads the first frame of a JPEG file.
+PictureSize size_of_jpeg(std::string_view file) {
+  constexpr std::uint64_t kTemporary = 0x01, kRestart = 0xD0, kEnd = 0xD9, kScan = 0xDA;
+  for (std::size_t at = next_marker(file, 2); at < file.size(); at = next_marker(file, at)) {
+    const std::uint64_t marker = number_at(file, at - 1, 1);
+    if (marker == kTemporary || (marker >= kRestart && marker < kRestart + 8)) continue;  // without contents
+    if (marker == kEnd || marker == kScan) break;
+    const bool other = marker == 0xC4 || marker == 0xC8 || marker == 0xCC;  // tables among the frames
+    if (marker >= 0xC0 && marker <= 0xCF && !other) return {number_at(file, at + 5, 2), number_at(file, at + 3, 2)};
+    at += static_cast<std::size_t>(std::max<std::uint64_t>(number_at(file, at, 2), 2));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string from_base64(const std::string& encoded, const std::string& what) {
@@ -298,42 +364,6 @@ InferRequest read_infer(std::string_view body, const std::optional<std::string>&
   return request;
 }
 
-namespace {
-
-// A text, or a pair: "…", ["…", "…"], {"text": "…"} or {"text": "…", "text_pair": "…"}.
-Text text_of(const Json& input, const std::string& where) {
-  const bool named = input.is_object() && input.contains(kText) && input.size() == 1U + input.count(kPair);
-  const Json& first = named ? input[kText] : input.is_array() && input.size() == 2 ? input[0] : input;
-  const Json* second = named ? (input.count(kPair) > 0 ? &input[kPair] : nullptr)
-                             : (input.is_array() && input.size() == 2 ? &input[1] : nullptr);
-  if (!first.is_string() || (second != nullptr && !second->is_string()))
-    throw InputError(where + " is " + shown(input) +
-                     "; expected a text, an array of two texts, or an object with text (and text_pair)");
-  return {first.get<std::string>(), second == nullptr ? std::nullopt : std::optional(second->get<std::string>())};
-}
-
-// A text, or the list of its words: "…", ["…", …], {"text": "…"} or {"tokens": ["…", …]}.
-Text words_of(const Json& input, const std::string& where) {
-  const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kWordList));
-  const Json& words = named ? input.front() : input;
-  if (words.is_string()) return {words.get<std::string>(), std::nullopt};
-  const auto text = [](const Json& each) { return each.is_string(); };
-  if (!words.is_array() || !std::all_of(words.begin(), words.end(), text))
-    throw InputError(where + " is " + shown(input) + "; expected a text, or its words as an array of strings");
-  return {"", std::nullopt, words.get<std::vector<std::string>>()};
-}
-
-// The bytes of an image: base64, a data: URL, or {"image": base64}.
-std::string image_of(const Json& input, const std::string& where) {
-  const Json& image = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;
-  if (!image.is_string()) throw InputError(where + " is " + shown(input) + "; expected an image file in base64");
-  const auto& text = image.get_ref<const std::string&>();
-  const std::size_t comma = text.compare(0, 5, "data:") == 0 ? text.find(',') : std::string::npos;
-  return from_base64(comma == std::string::npos ? text : text.substr(comma + 1), where);
-}
-
-}  // namespace
-
 PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most) {
   const Json object = decoded(body);
   check_keys(object, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
@@ -386,44 +416,6 @@ OrderedJson inputs_metadata(const Predictor& predictor) {
   }
   return inputs;
 }
-
-namespace {
-
-// Reads the first IHDR chunk of a PNG file.
-PictureSize size_of_png(std::string_view file) {
-  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head: length and name
-  for (std::size_t at = kSignature; at + kHead <= file.size();) {
-    if (file.substr(at + 4, 4) == "IHDR") return {number_at(file, at + kHead, 4), number_at(file, at + kHead + 4, 4)};
-    at += kHead + static_cast<std::size_t>(number_at(file, at, 4)) + kChecksum;
-  }
-  return {};
-}
-
-// The end of the next marker; skips other bytes.
-std::size_t next_marker(std::string_view file, std::size_t at) {
-  while (true) {
-    at = std::min(file.find('\xFF', at), file.size());
-    at = std::min(file.find_first_not_of('\xFF', at), file.size());
-    if (at == file.size()) return at;
-    if (file[at++] != '\0') return at;
-  }
-}
-
-// Reads the first frame of a JPEG file.
-PictureSize size_of_jpeg(std::string_view file) {
-  constexpr std::uint64_t kTemporary = 0x01, kRestart = 0xD0, kEnd = 0xD9, kScan = 0xDA;
-  for (std::size_t at = next_marker(file, 2); at < file.size(); at = next_marker(file, at)) {
-    const std::uint64_t marker = number_at(file, at - 1, 1);
-    if (marker == kTemporary || (marker >= kRestart && marker < kRestart + 8)) continue;  // without contents
-    if (marker == kEnd || marker == kScan) break;
-    const bool other = marker == 0xC4 || marker == 0xC8 || marker == 0xCC;  // tables among the frames
-    if (marker >= 0xC0 && marker <= 0xCF && !other) return {number_at(file, at + 5, 2), number_at(file, at + 3, 2)};
-    at += static_cast<std::size_t>(std::max<std::uint64_t>(number_at(file, at, 2), 2));
-  }
-  return {};
-}
-
-}  // namespace
 
 PictureSize picture_size(std::string_view file) {
   return is_jpeg(file) ? size_of_jpeg(file) : is_png(file) ? size_of_png(file) : PictureSize{};

@@ -3,24 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <optional>
 
 #include "../src/messages.h"
 
 namespace hydrant {
-
-OrderedJson name_of(const Text& text) {
-  if (text.words) return *text.words;
-  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
-}
-
-double shortest(float value) {
-  std::array<char, 32> text{};
-  const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
-  double number = value;
-  if (failed == std::errc()) std::from_chars(text.data(), end, number);
-  return number;
-}
 
 namespace {
 
@@ -172,6 +158,19 @@ void check_words(const Predictor& predictor, const Prediction& prediction) {
 }
 
 }  // namespace
+
+OrderedJson name_of(const Text& text) {
+  if (text.words) return *text.words;
+  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
+}
+
+double shortest(float value) {
+  std::array<char, 32> text{};
+  const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
+  double number = value;
+  if (failed == std::errc()) std::from_chars(text.data(), end, number);
+  return number;
+}
 
 Aggregation aggregation_of(const std::string& name) {
   if (name == "first") return Aggregation::first;

@@ -7,7 +7,6 @@
 #include "../src/messages.h"
 #include "ascii.h"
 #include "outputs.h"
-#include "protocol.h"
 
 namespace hydrant {
 namespace {

@@ -1,9 +1,7 @@
 #include "bundle.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <stdexcept>
 #include <system_error>
 

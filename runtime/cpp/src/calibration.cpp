@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <utility>
 
 #include "fields.h"
 #include "messages.h"

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <tuple>
 
-#include "bundle.h"
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "library.h"

@@ -14,23 +14,15 @@ constexpr const char* kBuildAgain = "build the engine again with `hydrant build`
 constexpr std::string_view kFolder = "engines/";
 constexpr std::string_view kEnding = ".engine";
 
-constexpr Field kEngineFields[] = {{"schema", Is::any},
-                                   {"library", Is::text},
-                                   {"version", Is::text},
-                                   {"precision", Is::text},
-                                   {"profiles", Is::list},
-                                   {"compute_capabilities", Is::texts},
-                                   {"platform", Is::text},
-                                   {"onnx", Is::text},
-                                   {"onnx_sha256", Is::text},
-                                   {"engine_sha256", Is::text},
-                                   {"version_compatible", Is::flag},
-                                   {"hardware_compatibility", Is::text},
-                                   {"stripped", Is::flag},
-                                   {"refittable", Is::flag},
-                                   {"attention_blocks", Is::whole},
-                                   {"fused", Is::list},
-                                   {"layers", Is::list}};
+std::vector<Field> engine_fields() {
+  std::vector<Field> fields{{"schema", Is::any}, {"compute_capabilities", Is::texts}, {"attention_blocks", Is::whole}};
+  for (const char* name : {"library", "version", "precision", "platform", "onnx", "onnx_sha256", "engine_sha256",
+                           "hardware_compatibility"})
+    fields.push_back({name, Is::text});
+  for (const char* name : {"version_compatible", "stripped", "refittable"}) fields.push_back({name, Is::flag});
+  for (const char* name : {"profiles", "fused", "layers"}) fields.push_back({name, Is::list});
+  return fields;
+}
 
 // A shape of positive sizes; empty if invalid.
 Shape shape_of(const Json& sizes) {
@@ -68,7 +60,7 @@ EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
   if (data.is_object()) check_schema(member(data, "schema"), file);
-  check_fields(data, kEngineFields, file, kBuildAgain);
+  check_fields(data, engine_fields(), file, kBuildAgain);
   const auto text = [&](const char* key) { return data[key].get<std::string>(); };
   EngineFile engine{text("library"),
                     text("version"),

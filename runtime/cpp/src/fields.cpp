@@ -1,7 +1,6 @@
 #include "fields.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "hydrant/hydrant.h"
 #include "messages.h"

@@ -9,6 +9,15 @@
 
 namespace hydrant {
 
+// Deleter of a C library's objects.
+template <auto Free>
+struct Freed {
+  template <typename Type>
+  void operator()(Type* pointer) const {
+    Free(pointer);
+  }
+};
+
 // The bytes of a file; nothing if it cannot be opened or read.
 std::optional<std::string> bytes_of(const std::filesystem::path& file);
 

@@ -9,9 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "fields.h"
 #include "hydrant/hydrant.h"

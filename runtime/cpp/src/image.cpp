@@ -33,6 +33,20 @@ Decoded decode(std::string_view bytes) {
   throw std::invalid_argument("it is neither JPEG nor PNG");
 }
 
+template <typename Bytes>
+Image image_of(const Bytes& bytes, const std::string& name, const char* expected, int channels) {
+  if (channels != 1 && channels != 3)
+    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
+  try {
+    Decoded decoded = decode(bytes());
+    return with_channels(upright(std::move(decoded.image), decoded.orientation), channels);
+  } catch (const std::invalid_argument& error) {
+    throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
+  } catch (const std::bad_alloc&) {
+    throw InputError("cannot read image " + name + ": not enough memory; make it smaller");
+  }
+}
+
 }  // namespace
 
 Image with_channels(Image image, int channels) {
@@ -68,24 +82,6 @@ Image upright(Image image, int orientation) {
   }
   return turned;
 }
-
-namespace {
-
-template <typename Bytes>
-Image image_of(const Bytes& bytes, const std::string& name, const char* expected, int channels) {
-  if (channels != 1 && channels != 3)
-    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
-  try {
-    Decoded decoded = decode(bytes());
-    return with_channels(upright(std::move(decoded.image), decoded.orientation), channels);
-  } catch (const std::invalid_argument& error) {
-    throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
-  } catch (const std::bad_alloc&) {
-    throw InputError("cannot read image " + name + ": not enough memory; make it smaller");
-  }
-}
-
-}  // namespace
 
 Image read_image(const fs::path& file, int channels) {
   return image_of([&] { return read_bytes(file); }, file.string(), "a readable JPEG or PNG file", channels);

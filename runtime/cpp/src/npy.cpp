@@ -123,16 +123,9 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
 constexpr const char* kExamples = "x";  // inputs of labelled examples; other arrays are then ignored
 constexpr const char* kLabels = "y";    // of any type
 
-struct CloseArchive {
-  void operator()(zip_t* archive) const { zip_discard(archive); }
-};
-struct CloseEntry {
-  void operator()(zip_file_t* entry) const { zip_fclose(entry); }
-};
-
 // One file of an archive; libzip checks the checksum at its end.
 std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& facts, const std::string& where) {
-  const std::unique_ptr<zip_file_t, CloseEntry> entry(zip_fopen_index(archive, index, 0));
+  const std::unique_ptr<zip_file_t, Freed<zip_fclose>> entry(zip_fopen_index(archive, index, 0));
   if (!entry) throw unreadable(where, one_line(zip_strerror(archive)));
   std::string bytes;
   bytes.reserve(facts.size);
@@ -148,7 +141,7 @@ std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& fac
 
 Tensors read_archive(const fs::path& file) {
   int code = 0;
-  const std::unique_ptr<zip_t, CloseArchive> archive(zip_open(file.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
+  const std::unique_ptr<zip_t, Freed<zip_discard>> archive(zip_open(file.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
   if (!archive) {
     zip_error_t error;
     zip_error_init_with_code(&error, code);

@@ -7,7 +7,6 @@
 #include <set>
 #include <string_view>
 
-#include "image.h"
 #include "messages.h"
 #include "view.h"
 

@@ -78,48 +78,36 @@ std::vector<Window> windows(int from, int to, Kernel kernel) {
 
 std::uint8_t rounded(int sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
 
-// One pass over values, `stride` apart.
-struct Pass {
-  const std::vector<Window>& weighted;
-  std::ptrdiff_t stride;  // bytes between neighbours, in source and target
-
-  void line(const std::uint8_t* source, std::uint8_t* target) const {
-    for (const Window& window : weighted) {
-      int sum = 1 << (kFractionBits - 1);
-      const std::uint8_t* from = source + window.first * stride;
-      for (const int weight : window.weights) {
-        sum += *from * weight;
-        from += stride;
-      }
-      *target = rounded(sum);
-      target += stride;
+// One line of values, `stride` bytes apart in source and target.
+void resize_line(const std::vector<Window>& windows, std::size_t stride, const std::uint8_t* source,
+                 std::uint8_t* target) {
+  for (const Window& window : windows) {
+    int sum = 1 << (kFractionBits - 1);
+    const std::uint8_t* from = source + static_cast<std::size_t>(window.first) * stride;
+    for (const int weight : window.weights) {
+      sum += *from * weight;
+      from += stride;
     }
+    *target = rounded(sum);
+    target += stride;
   }
-};
-
-Image resize_width(const Image& image, int width, Kernel kernel) {
-  const std::vector<Window> weights = windows(image.width, width, kernel);
-  const Pass pass{weights, image.channels};
-  Image resized{image.height, width, image.channels, {}};
-  const auto from_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
-  const auto to_bytes = static_cast<std::size_t>(width) * static_cast<std::size_t>(image.channels);
-  resized.pixels.resize(to_bytes * static_cast<std::size_t>(image.height));
-  for (std::size_t row = 0; row < static_cast<std::size_t>(image.height); ++row) {
-    for (std::size_t channel = 0; channel < static_cast<std::size_t>(image.channels); ++channel) {
-      pass.line(image.pixels.data() + row * from_bytes + channel, resized.pixels.data() + row * to_bytes + channel);
-    }
-  }
-  return resized;
 }
 
-Image resize_height(const Image& image, int height, Kernel kernel) {
-  const std::vector<Window> weights = windows(image.height, height, kernel);
-  const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
-  const Pass pass{weights, static_cast<std::ptrdiff_t>(row_bytes)};
-  Image resized{height, image.width, image.channels, {}};
-  resized.pixels.resize(row_bytes * static_cast<std::size_t>(height));
-  for (std::size_t column = 0; column < row_bytes; ++column) {
-    pass.line(image.pixels.data() + column, resized.pixels.data() + column);
+// Resizes the height (`vertical`) or the width to `to`.
+Image resize_axis(const Image& image, bool vertical, int to, Kernel kernel) {
+  const int from = vertical ? image.height : image.width;
+  const std::size_t stride =
+      static_cast<std::size_t>(image.channels) * static_cast<std::size_t>(vertical ? image.width : 1);
+  const std::size_t rows = vertical ? 1 : static_cast<std::size_t>(image.height);
+  const std::size_t from_bytes = stride * static_cast<std::size_t>(from),
+                    to_bytes = stride * static_cast<std::size_t>(to);
+  const std::vector<Window> weighted = windows(from, to, kernel);
+  Image resized{vertical ? to : image.height, vertical ? image.width : to, image.channels, {}};
+  resized.pixels.resize(rows * to_bytes);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t at = 0; at < stride; ++at)
+      resize_line(weighted, stride, image.pixels.data() + row * from_bytes + at,
+                  resized.pixels.data() + row * to_bytes + at);
   }
   return resized;
 }
@@ -154,11 +142,12 @@ Image resize(const Image& image, int height, int width, Filter filter) {
   const Kernel kernel = kKernels[static_cast<std::size_t>(filter)];
   const int shorter = image.height - height, narrower = image.width - width;
   if (shorter == 0 && narrower == 0) return image;
-  if (shorter == 0) return resize_width(image, width, kernel);
-  if (narrower == 0) return resize_height(image, height, kernel);
+  if (shorter == 0) return resize_axis(image, false, width, kernel);
+  if (narrower == 0) return resize_axis(image, true, height, kernel);
   // Order as in Pillow 13: height first if it shrinks by more than twice as much as the width.
-  return shorter > 0 && shorter > 2 * narrower ? resize_width(resize_height(image, height, kernel), width, kernel)
-                                               : resize_height(resize_width(image, width, kernel), height, kernel);
+  const bool height_first = shorter > 0 && shorter > 2 * narrower;
+  const Image half_way = resize_axis(image, height_first, height_first ? height : width, kernel);
+  return resize_axis(half_way, !height_first, height_first ? width : height, kernel);
 }
 
 }  // namespace hydrant

@@ -11,7 +11,6 @@
 
 #include <array>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -33,14 +32,6 @@ constexpr const char* kPayload = "application/vnd.in-toto+json";
 constexpr const char* kPredicate = "https://model_signing/signature/v1.0";
 constexpr std::uintmax_t kMaxSignatureBytes = 64U << 20U;
 constexpr std::uintmax_t kMaxPemBytes = 1U << 20U;
-
-template <auto Free>
-struct Freed {
-  template <typename Type>
-  void operator()(Type* pointer) const {
-    Free(pointer);
-  }
-};
 
 void free_stack(STACK_OF(X509) * stack) { sk_X509_pop_free(stack, X509_free); }
 
