@@ -42,9 +42,8 @@ void walk(const RequestTensor& tensor, const Json& data, std::size_t depth,
   const std::vector<std::int64_t>& shape = tensor.shape;
   if (!data.is_array()) throw error(tensor, " has data = ", shown(data), "; expected an array");
   const bool nested = depth + 1 < shape.size() && !data.empty() && data.front().is_array();
-  if ((nested || depth > 0) && static_cast<std::int64_t>(data.size()) != shape[depth]) {
+  if ((nested || depth > 0) && static_cast<std::int64_t>(data.size()) != shape[depth])
     throw error(tensor, " has shape ", shape_text(shape), ", but its data has size ", data.size(), " on axis ", depth);
-  }
   if (depth > 0 && depth + 1 < shape.size() && !nested)
     throw error(tensor, " has data that is neither flat nor nested by its shape ", shape_text(shape));
   for (const Json& part : data) {
@@ -208,9 +207,8 @@ std::vector<std::string> elements_of(const RequestTensor& tensor) {
     throw error(tensor, " has datatype ", cut(tensor.datatype), " and shape ", shape_text(tensor.shape),
                 "; expected BYTES [batch] or [batch, 1]");
   }
-  if (count_of(tensor) > kMaxElements) {
+  if (count_of(tensor) > kMaxElements)
     throw error(tensor, " has shape ", shape_text(tensor.shape), "; expected at most ", kMaxElements, " elements");
-  }
   if (tensor.data == nullptr) return strings_in(tensor);
   return from_json<std::string>(tensor, [&](const Json& value) {
     if (!value.is_string()) throw wrong(tensor, shown(value), "strings");

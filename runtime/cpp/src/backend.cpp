@@ -51,9 +51,8 @@ bool runs_graph(const Kind& kind, const Options& options) {
 std::unique_ptr<const Backend> open_kind(const Bundle& bundle, const Architecture& architecture, const Kind& kind,
                                          const Options& options) {
   if (runs_graph(kind, options)) return std::make_unique<Graph>(bundle, architecture, kind, options);
-  if (architecture.tokens) {
+  if (architecture.tokens)
     throw BackendError("backend " + kind.name + " has no engines for token classification; use onnxruntime");
-  }
   return open_engine(bundle, architecture, kind.name, options);
 }
 

@@ -154,9 +154,8 @@ fs::path Bundle::place(const std::string& name) const {
   const std::uint64_t bytes = entry(name).bytes;
   const fs::path path = folder_ / name;
   std::error_code failed;
-  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_)) {
+  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_))
     throw damaged(folder_, path.string() + " is listed in " + kManifest + " but missing", "; make the bundle again");
-  }
   const std::uintmax_t size = fs::file_size(path, failed);
   if (failed || size != bytes) {
     throw damaged(folder_, concat(path.string(), " has ", size, " bytes, but the manifest says ", bytes),

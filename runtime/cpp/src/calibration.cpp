@@ -233,9 +233,8 @@ void Intervals::surround(Prediction& prediction) const {
 
 std::vector<bool> LabelThresholds::assigned(const Prediction& prediction) const {
   std::vector<bool> labels;
-  for (std::size_t i = 0; i < prediction.probabilities.size(); ++i) {
+  for (std::size_t i = 0; i < prediction.probabilities.size(); ++i)
     labels.push_back(prediction.probabilities[i] > values[i % values.size()]);
-  }
   return labels;
 }
 

@@ -24,9 +24,8 @@ namespace {
 
 void check_options(const Options& options) {
   const int most = 4 * static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
-  if (options.threads && (*options.threads < 1 || *options.threads > most)) {
+  if (options.threads && (*options.threads < 1 || *options.threads > most))
     throw InputError(concat("threads is ", *options.threads, "; expected 1 to ", most, ", four for each core"));
-  }
   if (options.batch_size < 1) throw InputError("batch_size is 0; expected 1 or more");
 }
 
@@ -315,9 +314,8 @@ Prediction Predictor::predict(const Tensors& inputs) const {
 }
 
 Prediction Predictor::predict(const Tensor& input) const {
-  if (!state().architecture.image) {
+  if (!state().architecture.image)
     throw InputError("this model reads " + join(state().architecture.input_names()) + "; name them, as in a .npz file");
-  }
   return state().predict(checked_pixels(input, state().architecture));
 }
 

@@ -116,9 +116,8 @@ Image resize_axis(const Image& image, bool vertical, int to, Kernel kernel) {
 std::vector<int> middles(int from, int to) {
   const double scale = static_cast<double>(from) / to;
   std::vector<int> places;
-  for (double middle = scale * 0.5; static_cast<int>(places.size()) < to; middle += scale) {
+  for (double middle = scale * 0.5; static_cast<int>(places.size()) < to; middle += scale)
     places.push_back(std::min(static_cast<int>(middle), from - 1));
-  }
   return places;
 }
 

@@ -260,9 +260,8 @@ Trust::Trust(const fs::path& file) : file_(file) {
 void Trust::check(const Bundle& bundle) const {
   const fs::path place = bundle.path() / kSignature;
   std::error_code failed;
-  if (!fs::is_regular_file(fs::symlink_status(place, failed))) {
+  if (!fs::is_regular_file(fs::symlink_status(place, failed)))
     throw BundleError("bundle " + bundle.path().string() + " is not signed; sign it with `hydrant sign`");
-  }
   if (fs::file_size(place, failed) > kMaxSignatureBytes || failed)
     throw BundleError(concat(place.string(), " is larger than ", kMaxSignatureBytes, " bytes; expected a signature"));
   std::string why;

@@ -31,9 +31,8 @@ View integers(const std::string& name, const Tensor& tensor, std::int64_t limit,
   if (values == nullptr || tensor.shape.size() != 2 || tensor.shape[1] < 1 || values->size() != count_of(tensor.shape))
     throw InputError(name + " is " + described(view_of(tensor)) + "; expected int64 [batch, sequence]");
   const auto [least, most] = std::minmax_element(values->begin(), values->end());
-  if (least != values->end() && (*least < 0 || *most >= limit)) {
+  if (least != values->end() && (*least < 0 || *most >= limit))
     throw InputError(concat(name, " has values from ", *least, " to ", *most, "; expected 0 to ", limit - 1));
-  }
   return {tensor.shape, values->data()};
 }
 
