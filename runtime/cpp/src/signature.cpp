@@ -243,7 +243,7 @@ Trust::Trust(const fs::path& file) : file_(file) {
   if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
     key_.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
     if (digest_for(key_.get()) == nullptr)
-      throw InputError(file.string() + " has an unusable key; expected the curve P-256, P-384 or P-521");
+      throw InputError(file.string() + " cannot be used; expected a key of the curves P-256, P-384 or P-521");
     return;
   }
   issuers_.reset(X509_STORE_new(), X509_STORE_free);

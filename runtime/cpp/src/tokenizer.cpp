@@ -95,7 +95,7 @@ Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
                             kVariable, " (libortextensions.so of Microsoft.ML.OnnxRuntime.Extensions), ", kIds));
   }
   if (session_->metadata("hydrant.tokenizer") != source_of(bundle)) {
-    throw BundleError(concat(graph.string(), " was made from another tokenizer than that in processor/; make it again ",
+    throw BundleError(concat(graph.string(), " was made from another tokenizer than processor/ holds; make it again ",
                              "with `hydrant export ", path, " --tokenizer`"));
   }
   const std::string unsupported = session_->metadata("hydrant.unread");
