@@ -60,8 +60,8 @@ int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-// Returns true if a header continued on the next line. libmicrohttpd keeps name and value in place, but copies folded
-// headers elsewhere in the connection's memory.
+// Returns true if a header continued on the next line; libmicrohttpd then moves its value within the connection's
+// memory.
 bool is_folded(const char* name_end, const char* value) {
   const std::less<> before;
   if (!before(name_end, value) || value - name_end > static_cast<std::ptrdiff_t>(kBufferBytes)) return true;

@@ -209,8 +209,7 @@ void list_backends(const Arguments& arguments) {
   if (arguments.json) std::cout << to_line({{"onnxruntime", onnxruntime_version()}, {"backends", all}});
 }
 
-// Returns large freed blocks to the system. Otherwise the GNU C library keeps memory from loading a graph, half as much
-// as the weights.
+// Returns large freed blocks to the system, which the GNU C library would keep after loading a graph.
 void return_large_blocks() {
 #ifdef __GLIBC__
   constexpr int kBytes = 1 << 19;

@@ -1,7 +1,6 @@
 #include "outputs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -11,31 +10,21 @@
 namespace hydrant {
 namespace {
 
-void append_little_endian(std::string& bytes, std::uint64_t bits, std::size_t width) {
-  for (std::size_t i = 0; i < width; ++i) bytes.push_back(static_cast<char>(bits >> (8 * i) & 0xFFU));
+// Appends a value in binary form; hosts are little-endian (npy.cpp).
+template <typename Value>
+void append(std::string& bytes, const Value& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
-
-// A value in binary form.
-void append(std::string& bytes, float value) {
-  std::uint32_t bits = 0;
-  static_assert(sizeof(bits) == sizeof(value));
-  std::memcpy(&bits, &value, sizeof(bits));
-  append_little_endian(bytes, bits, sizeof(bits));
-}
-void append(std::string& bytes, std::int64_t value) {
-  append_little_endian(bytes, static_cast<std::uint64_t>(value), sizeof(value));
-}
-void append(std::string& bytes, bool value) { bytes.push_back(value ? '\1' : '\0'); }
 void append(std::string& bytes, const std::string& value) {
-  append_little_endian(bytes, value.size(), 4);
+  append(bytes, static_cast<std::uint32_t>(value.size()));
   bytes += value;
 }
 
-// A value as JSON.
 OrderedJson json_of(float value) { return shortest(value); }
-OrderedJson json_of(std::int64_t value) { return value; }
-OrderedJson json_of(bool value) { return value; }
-OrderedJson json_of(const std::string& value) { return value; }
+template <typename Value>
+OrderedJson json_of(const Value& value) {
+  return value;
+}
 
 // An output as JSON, with its data, or with its data appended to `tail`.
 OrderedJson output_json(const Output& output, bool binary, std::string& tail) {

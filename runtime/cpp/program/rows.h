@@ -23,8 +23,7 @@ struct RowOptions {
 // An aggregation by its name: first, mean or max. Throws InputError.
 Aggregation aggregation_of(const std::string& name);
 
-// One object for each input, named by `inputs` and counted from `first`; token classification adds words and spans, or
-// tokens for ready tensors.
+// One object for each input, named by `inputs` and counted from `first`; with words and spans, or tokens, if any.
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
                                          const RowOptions& options);

@@ -178,8 +178,7 @@ std::optional<HttpReply> Service::wrong_host(const HttpRequest& request) const {
                              " is not this machine; use 127.0.0.1, or start the server with --token-file");
 }
 
-// Rejects browser requests from other sites: the origin must be the host, and for a local service without a token also
-// this machine (DNS rebinding).
+// Rejects browser requests from other sites, and for a local service without a token from other hosts (DNS rebinding).
 std::optional<HttpReply> Service::wrong_origin(const HttpRequest& request) const {
   if (!request.origin) return std::nullopt;
   const std::string host = request.host.value_or("");
@@ -234,8 +233,8 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
 std::optional<HttpReply> Service::unsupported(const RequestInputs& inputs) const {
   const bool texts = !inputs.texts.empty() && !reads_texts_, images = !inputs.images.empty() && !prepares_images_;
   if (texts || images) {
-    return http_error(400, concat("the request has ", texts ? "texts" : "images", ", but this server accepts ",
-                                  names_in(metadata_["inputs"])));
+    return http_error(
+        400, concat("the request has ", texts ? "texts" : "images", "; expected ", names_in(metadata_["inputs"])));
   }
   if (auto reply = too_many_pixels(inputs.images, most_pixels_)) return reply;
   for (std::size_t i = 0; i < inputs.texts.size(); ++i) {

@@ -65,10 +65,8 @@ Architecture Architecture::of(const Bundle& bundle) {
     throw BundleError("the bundle's config.json has task " + shown(task) + "; expected classification, score, tokens " +
                       "or multi_label; use the version of hydrant that made the bundle");
   }
-  if (data.is_object() && data.contains("traced")) {
-    throw BundleError(
-        "the bundle holds a traced model, which C++ cannot run; use Python (hydrant predict, hydrant.load)");
-  }
+  if (data.is_object() && data.contains("traced"))
+    throw BundleError("the bundle holds a traced model, which C++ cannot run; use hydrant predict or hydrant.load");
   const auto malformed = [&](const char* key, const std::string& expected) {
     return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(member(data, key)) +
                        "; expected " + expected + "; " + kFuseAgain);

@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-constexpr const char* kNoGpu = "this machine has no NVIDIA GPU with a driver";
+constexpr const char* kNoGpu = "there is no NVIDIA GPU with its driver on this machine";
 
 struct Kind : GraphKind {
   bool on_gpu;
@@ -34,10 +34,8 @@ const Kind& kind_of(const std::string& name) {
   for (const Kind& kind : kinds()) {
     if (kind.name == name) return kind;
   }
-  if (name == "openvino" || name == "torch") {
-    throw BackendError(
-        concat("backend ", name, " needs Python; use `hydrant predict`, or auto, ", join(backend_names())));
-  }
+  if (name == "openvino" || name == "torch")
+    throw BackendError("backend " + name + " needs Python; use `hydrant predict`, or auto, " + join(backend_names()));
   throw BackendError("backend " + cut(name) + " is unknown; expected auto, " + join(backend_names()));
 }
 

@@ -40,8 +40,7 @@ class Backend {
   std::string precision_;
 };
 
-// Opens the named backend, or with "auto" the first that can run; skipped ones go to `fallbacks`.
-// "auto" skips only missing backends; an altered file is a BundleError.
+// Opens the named backend, or with "auto" the first available one; skipped ones go to `fallbacks`. Throws BundleError.
 std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,
                                             const Options& options, std::vector<Fallback>& fallbacks);
 

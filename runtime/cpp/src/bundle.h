@@ -77,8 +77,7 @@ class Bundle {
   std::map<std::string, Entry> files_;
 };
 
-// Compares a graph's `hydrant.*` metadata with the bundle; missing entries and unreadable files pass.
-// Throws BundleError: an entry differs.
+// Compares a graph's `hydrant.*` metadata, if any, with the bundle. Throws BundleError: an entry differs.
 void check_graph(const Bundle& bundle, const std::string& name);
 
 // The same for all graphs of the bundle.

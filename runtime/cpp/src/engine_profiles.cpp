@@ -18,14 +18,9 @@ std::size_t free_axes(std::size_t rank) { return rank == 2 ? 2 : 1; }
 
 // A command with its ranges of lengths replaced.
 std::vector<std::string> with_sequence(const std::vector<std::string>& command, const std::string& sequence) {
-  std::vector<std::string> words;
-  for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == "--sequence") {
-      ++i;
-    } else {
-      words.push_back(command[i]);
-    }
-  }
+  std::vector<std::string> words = command;
+  for (auto at = words.begin(); (at = std::find(at, words.end(), "--sequence")) != words.end();)
+    at = words.erase(at, at + 2);  // with its value
   words.insert(words.end(), {"--sequence", sequence});
   return words;
 }

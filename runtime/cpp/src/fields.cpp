@@ -13,40 +13,31 @@ bool is_within(const Json& value, const Field& field) {
   return amount && *amount >= field.min && *amount <= field.max;
 }
 
-bool fits(const Json& value, const Field& field) {
-  switch (field.kind) {
-    case Is::any:
-      return true;
-    case Is::text:
-      return value.is_string();
-    case Is::flag:
-      return value.is_boolean();
-    case Is::whole:
-      return integer(value, INT64_MIN, INT64_MAX) && is_within(value, field);
-    case Is::number:
-      return is_within(value, field);
-    case Is::list:
-      return value.is_array();
-    case Is::texts:
-      return value.is_array() &&
-             std::all_of(value.begin(), value.end(), [](const Json& each) { return each.is_string(); });
-    case Is::object:
-      return value.is_object();
-    case Is::object_or_null:
-      return value.is_object() || value.is_null();
-    case Is::metrics:
-      return value.is_object() &&
-             std::all_of(value.begin(), value.end(), [](const Json& each) { return number(each).has_value(); });
-  }
-  return false;
-}
+bool is_string(const Json& value) { return value.is_string(); }
 
-const char* name_of(Is kind) {
-  constexpr const char* kNames[] = {
-      "anything", "a string",          "true or false", "a whole number in range", "a finite number in range",
-      "a list",   "a list of strings", "an object",     "an object or null",       "an object of finite numbers"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+bool is_number(const Json& value) { return number(value).has_value(); }
+
+bool all_fit(const Json& values, bool (*fits)(const Json&)) { return std::all_of(values.begin(), values.end(), fits); }
+
+struct KindCheck {
+  const char* name;
+  bool (*fits)(const Json& value, const Field& field);
+};
+
+constexpr KindCheck kChecks[] = {
+    {"anything", [](auto&, auto&) { return true; }},
+    {"a string", [](auto& value, auto&) { return value.is_string(); }},
+    {"true or false", [](auto& value, auto&) { return value.is_boolean(); }},
+    {"a whole number in range",
+     [](auto& value, auto& field) { return integer(value, INT64_MIN, INT64_MAX) && is_within(value, field); }},
+    {"a finite number in range", is_within},
+    {"a list", [](auto& value, auto&) { return value.is_array(); }},
+    {"a list of strings", [](auto& value, auto&) { return value.is_array() && all_fit(value, is_string); }},
+    {"an object", [](auto& value, auto&) { return value.is_object(); }},
+    {"an object or null", [](auto& value, auto&) { return value.is_object() || value.is_null(); }},
+    {"an object of finite numbers", [](auto& value, auto&) { return value.is_object() && all_fit(value, is_number); }}};
+
+const KindCheck& check_of(const Field& field) { return kChecks[static_cast<std::size_t>(field.kind)]; }
 
 // Returns true for a version such as "1.4.0rc1".
 bool is_version(const std::string& text) {
@@ -63,8 +54,8 @@ void check_fields(const Json& value, Fields fields, const std::string& where, co
   for (const Field& field : fields) {
     const auto member = value.find(field.name);
     if (member == value.end() && field.required) throw error(std::string(" has no ") + field.name);
-    if (member != value.end() && !fits(*member, field))
-      throw error(std::string(" has ") + field.name + " = " + shown(*member) + "; expected " + name_of(field.kind));
+    if (member != value.end() && !check_of(field).fits(*member, field))
+      throw error(std::string(" has ") + field.name + " = " + shown(*member) + "; expected " + check_of(field).name);
   }
   for (const auto& [name, each] : value.items()) {
     const auto is_name = [&, key = name](const Field& field) { return key == field.name; };

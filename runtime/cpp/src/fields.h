@@ -46,8 +46,7 @@ struct Fields {
   std::size_t count;
 };
 
-// Throws BundleError: a field is missing, unknown (unless `open`) or of another kind. `where` and `remedy` begin and
-// end the message.
+// Throws BundleError, "`where` …; `remedy`": a field is missing, unknown (unless `open`) or of another kind.
 void check_fields(const Json& value, Fields fields, const std::string& where, const std::string& remedy,
                   bool open = false);
 

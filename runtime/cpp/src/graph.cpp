@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+#include <tuple>
 
 #include "fields.h"
 #include "hydrant/hydrant.h"
@@ -72,22 +73,16 @@ std::filesystem::path graph_file(const Bundle& bundle, const std::string& precis
 // The TensorRT provider's shapes; without them it recompiles for each larger batch.
 std::map<std::string, std::string> tensorrt_profiles(const Architecture& architecture) {
   const std::int64_t longest = architecture.max_sequence();
-  struct Range {
-    const char* name;
-    std::int64_t rows, tokens;
-  };
+  const Shape image{architecture.channels, architecture.image_height, architecture.image_width};
   std::map<std::string, std::string> options;
-  for (const Range& range :
-       {Range{"min", 1, 1}, {"opt", 8, std::min(kTensorRtTokens, longest)}, {"max", kTensorRtRows, longest}}) {
-    std::string shape = std::to_string(range.rows);
-    const std::vector<std::int64_t> sizes =
-        architecture.image
-            ? std::vector<std::int64_t>{architecture.channels, architecture.image_height, architecture.image_width}
-            : std::vector<std::int64_t>{range.tokens};
-    for (const std::int64_t size : sizes) shape += "x" + std::to_string(size);
+  for (const auto& [name, rows, tokens] : {std::tuple{"min", std::int64_t{1}, std::int64_t{1}},
+                                           {"opt", 8, std::min(kTensorRtTokens, longest)},
+                                           {"max", kTensorRtRows, longest}}) {
+    std::string shape = std::to_string(rows);
+    for (const std::int64_t size : architecture.image ? image : Shape{tokens}) shape += "x" + std::to_string(size);
     std::vector<std::string> each;
     for (const std::string& input : architecture.input_names()) each.push_back(input + ":" + shape);
-    options[std::string("trt_profile_") + range.name + "_shapes"] = join(each, ",");
+    options[concat("trt_profile_", name, "_shapes")] = join(each, ",");
   }
   return options;
 }

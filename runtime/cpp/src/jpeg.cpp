@@ -1,4 +1,3 @@
-// JPEG files, with the defaults of libjpeg-turbo, as in Pillow.
 // clang-format off: the order of these headers matters
 #include <cstddef>
 #include <cstdio>

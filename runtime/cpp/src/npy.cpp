@@ -74,15 +74,10 @@ decltype(Tensor::data) values_as(std::string_view bytes, std::size_t count) {
   return values;
 }
 
-decltype(Tensor::data) halves(std::string_view bytes, std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
-    values[i] = half(bits);
-  }
-  return values;
-}
+struct Half {
+  std::uint16_t bits;
+  explicit operator float() const { return half(bits); }
+};
 
 struct Kind {
   const char* type;
@@ -93,7 +88,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"<f4", 4, values_as<float, float>},
     {"<f8", 8, values_as<double, float>},
-    {"<f2", 2, halves},
+    {"<f2", 2, values_as<Half, float>},
     {"<i8", 8, values_as<std::int64_t, std::int64_t>},
     {"<i4", 4, values_as<std::int32_t, std::int64_t>},
     {"<i2", 2, values_as<std::int16_t, std::int64_t>},

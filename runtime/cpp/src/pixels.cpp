@@ -193,10 +193,8 @@ Image ImageProcessor::resized(const Image& image, std::size_t index) const {
     height = upright ? scaled(image.height, image.width) : edge;
     width = upright ? edge : scaled(image.width, image.height);
   }
-  if (height * width > kMaxResizedPixels) {
-    throw InputError(
-        concat("input ", index, " would be resized to ", shape_text({height, width}), " pixels; crop it first"));
-  }
+  if (height * width > kMaxResizedPixels)
+    throw InputError(concat("input ", index, " would be resized to ", shape_text({height, width}), "; crop it first"));
   return resize(image, static_cast<int>(height), static_cast<int>(width), filter_);
 }
 

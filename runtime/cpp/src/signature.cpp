@@ -170,7 +170,7 @@ std::string signed_payload(const Json& signature_file, EVP_PKEY* trusted, X509_S
   const bool holds =
       context && EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key) == 1 &&
       EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) == 1;
-  if (!holds) throw SignatureError("another key made the signature");
+  if (!holds) throw SignatureError("the signature is another's");
   return payload;
 }
 
@@ -254,7 +254,7 @@ Trust::Trust(const fs::path& file) : file_(file) {
     if (!next) break;
     count += X509_STORE_add_cert(issuers_.get(), next.get()) == 1 ? 1U : 0U;
   }
-  if (count == 0) throw InputError(file.string() + " has no PEM block of a public key or certificate; expected one");
+  if (count == 0) throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
 }
 
 void Trust::check(const Bundle& bundle) const {

@@ -85,7 +85,7 @@ Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
   const std::string path = bundle.path().string();
   if (!bundle.has(kGraph)) {
     throw InputError(
-        concat("bundle ", path, " has no ", kGraph, "; make it with `hydrant export ", path, " --tokenizer`, ", kIds));
+        concat("bundle ", path, " has no ", kGraph, "; make it with `hydrant export --tokenizer`, ", kIds));
   }
   const std::filesystem::path graph = bundle.file(kGraph);
   try {
