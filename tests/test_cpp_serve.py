@@ -186,9 +186,7 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
 SECRET = "s3cret-of-32-characters-or-so!"
 
 
-def test_the_token_is_checked_before_the_body(
-    runner: Path, golden: Path, server: Server, tmp_path: Path
-) -> None:
+def test_the_token_is_checked_before_the_body(runner: Path, golden: Path, server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"  {SECRET}\n")
     body = infer_body(inputs_of(golden / "bert"))
     with serving(runner, golden / "bert/bundle", "--token-file", tmp_path / "token", "--max-bytes", 2**20) as guarded:
