@@ -60,8 +60,7 @@ class HttpServer {
   // Accepts no new connections, and closes each after its response.
   void quiesce();
 
-  // Unfinished requests.
-  std::size_t open() const;
+  std::size_t open() const;  // unfinished requests
 
   // Closes connections with slow transfers; call regularly.
   void close_late();

@@ -341,7 +341,8 @@ std::string from_base64(const std::string& encoded, const std::string& what) {
   return bytes;
 }
 
-InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length, std::size_t most) {
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length,
+                        std::size_t max_inputs) {
   const std::size_t size = json_size(body, header_length);
   const Json data = decoded(body.substr(0, size));
   Tail tail(body.substr(size), header_length.has_value());
@@ -360,11 +361,11 @@ InferRequest read_infer(std::string_view body, const std::optional<std::string>&
   }
   const char* const whole = "the request";
   request.binary = flag(parameters_of(data, whole), "binary_data_output", whole).value_or(false);
-  request.inputs = request_inputs(required(data, "inputs", whole, "an array of tensors"), tail, most);
+  request.inputs = request_inputs(required(data, "inputs", whole, "an array of tensors"), tail, max_inputs);
   return request;
 }
 
-PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most) {
+PlainRequest read_plain(const std::string& body, Reads reads, std::size_t max_inputs) {
   const Json object = decoded(body);
   check_keys(object, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
   PlainRequest request;
@@ -374,12 +375,12 @@ PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most) 
   request.version = string_option(object, "version");
   const Json& list = required(object, "inputs", "the request", "an array of inputs");
   if (list.is_object() && !list.empty()) {
-    for (const auto& [name, data] : list.items()) request.inputs.tensors[name] = plain_tensor(name, data, most);
+    for (const auto& [name, data] : list.items()) request.inputs.tensors[name] = plain_tensor(name, data, max_inputs);
     return request;
   }
   if (!list.is_array())
     throw InputError("inputs is " + shown(list) + "; expected an array of inputs, or an object of tensors by name");
-  check_count(list.size(), most);
+  check_count(list.size(), max_inputs);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string where = "input " + std::to_string(i);
     if (reads == Reads::images) {

@@ -30,11 +30,9 @@ struct Architecture {
   std::int64_t prefix_tokens = 0;
   std::string reader = "this model reads";  // sets the maximum length, for messages
 
-  // Names of the model's inputs, in order.
-  std::vector<std::string> input_names() const;
+  std::vector<std::string> input_names() const;  // in the model's order
 
-  // Maximum tokens of an input; for images the fixed number.
-  std::int64_t max_sequence() const;
+  std::int64_t max_sequence() const;  // maximum tokens of an input; for images the fixed number
 
   // Lowers the maximum length to that of a backend.
   void limit(const std::string& backend, std::size_t longest);

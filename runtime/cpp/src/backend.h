@@ -29,8 +29,7 @@ class Backend {
 
   virtual std::vector<std::string> outputs() const = 0;  // names
 
-  // Maximum inputs per run.
-  virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
+  virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;  // maximum inputs per run
 
   // Outputs of one batch. Throws BackendError: the library failed or rejects these inputs.
   virtual Outputs run(const Views& inputs) const = 0;

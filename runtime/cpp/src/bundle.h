@@ -28,14 +28,12 @@ class Bundle {
   std::int64_t checkpoints() const { return checkpoints_; }          // number of fused checkpoints
   const std::set<std::string>& adapted() const { return adapted_; }  // modules with adapters
 
+  const std::string& manifest_digest() const { return manifest_digest_; }  // SHA-256
+
   // Returns true if the manifest lists a file (relative, with "/").
   bool has(const std::string& name) const { return files_.count(name) > 0; }
 
-  // SHA-256 of the manifest.
-  const std::string& manifest_digest() const { return manifest_digest_; }
-
-  // Sorted names of all listed files.
-  std::vector<std::string> names() const;
+  std::vector<std::string> names() const;  // of all listed files, sorted
 
   // Digest of a file in the manifest. Throws BundleError: not listed.
   const std::string& digest(const std::string& name) const { return entry(name).sha256; }

@@ -61,8 +61,7 @@ struct Calibration {
   // Reads and validates a bundle's calibration; the graph holds the temperature. Throws BundleError.
   static Calibration of(const Bundle& bundle);
 
-  // Adds all decisions to a prediction.
-  void decide(Prediction& prediction) const;
+  void decide(Prediction& prediction) const;  // adds all decisions
 };
 
 }  // namespace hydrant

@@ -44,10 +44,8 @@ struct EngineFile {
   static EngineFile of(const Json& data, const std::string& file);
 };
 
-// Sorted names of a bundle's engines.
+// Sorted names of a bundle's engines, and the paths of an engine and its metadata.
 std::vector<std::string> engine_names(const Bundle& bundle);
-
-// Paths of an engine and its metadata in a bundle.
 std::string engine_path(const std::string& name);
 std::string metadata_path(const std::string& name);
 

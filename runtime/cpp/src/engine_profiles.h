@@ -46,20 +46,16 @@ class Profiles {
   // `rebuild`: words of the rebuild command. Throws BackendError: inputs do not share a range.
   Profiles(std::vector<Profile> profiles, std::vector<std::string> rebuild);
 
-  // Maximum rows of all profiles.
+  // Maximum rows and tokens of all profiles; no tokens for images.
   std::size_t rows() const;
-
-  // Maximum tokens of all profiles; nothing for images.
   std::optional<std::size_t> longest() const;
 
   // Splits a batch: whole if a profile accepts it, else into nearly equal parts, each with the least padding.
   // Throws BackendError: the batch is empty, or the texts are too long.
   std::vector<Part> parts(std::size_t rows, std::optional<std::size_t> tokens) const;
 
-  // Maximum inputs per run.
+  // Maximum inputs per run, and maximum values of an input in all profiles.
   std::size_t largest(std::size_t rows, std::optional<std::size_t> tokens) const;
-
-  // Maximum number of values of an input in all profiles.
   std::size_t max_values(const std::string& input) const;
 
   // Throws BackendError: names, types (`floats`: float32, else int64) or fixed sizes differ from the engine's.

@@ -24,10 +24,8 @@ std::optional<std::string> bytes_of(const std::filesystem::path& file);
 // The size of a file in bytes. Throws std::invalid_argument: missing, or not a regular file.
 std::uintmax_t size_of(const std::filesystem::path& file);
 
-// Hexadecimal digest of bytes.
+// Hexadecimal digests of bytes, and of a file. Throws InputError: it cannot be read.
 std::string sha256(std::string_view bytes);
-
-// Hexadecimal digest of a file. Throws InputError: it cannot be read.
 std::string sha256_of(const std::filesystem::path& file);
 
 }  // namespace hydrant

@@ -17,10 +17,8 @@ Json parse_json(std::string_view text);
 // A member of an object; null if absent, or if `object` is not an object.
 const Json& member(const Json& object, const char* key);
 
-// An integer (not a bool or float) from `min` to `max`; otherwise nothing.
+// An integer (not a bool or float) from `min` to `max`, and a finite number (not a bool); otherwise nothing.
 std::optional<std::int64_t> integer(const Json& value, std::int64_t min, std::int64_t max);
-
-// A finite number (not a bool); otherwise nothing.
 std::optional<double> number(const Json& value);
 
 // A value on one line, quoted and shortened, for messages.

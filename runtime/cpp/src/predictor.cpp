@@ -56,10 +56,10 @@ enum Task : unsigned { kClasses = 1, kLabels = 2, kScores = 4, kAll = 7 };  // t
 
 // An output of the graph and its field in a prediction; `perhaps`: optional outputs.
 struct Field {
-  const char* name;
-  std::vector<float> Prediction::* always;
-  std::optional<std::vector<float>> Prediction::* perhaps;
-  unsigned tasks;
+  const char* name = nullptr;
+  std::vector<float> Prediction::* always = nullptr;
+  std::optional<std::vector<float>> Prediction::* perhaps = nullptr;
+  unsigned tasks = 0;
   bool by_class = false, by_member = false;
 
   std::size_t width(const Prediction& p) const { return (by_class ? p.classes : 1) * (by_member ? p.members : 1); }

@@ -45,8 +45,7 @@ class TextSession {
   // All outputs, int64, for strings [n]. Thread-safe. Throws BackendError.
   std::map<std::string, std::vector<std::int64_t>> run(const std::vector<std::string>& texts) const;
 
-  // A metadata value of the graph; empty if missing.
-  std::string metadata(const std::string& key) const;
+  std::string metadata(const std::string& key) const;  // of the graph; empty if missing
 
  private:
   struct State;

@@ -26,7 +26,6 @@ using Views = std::map<std::string, View>;
 // A batch's outputs by name, each float32 in row-major order.
 using Outputs = std::map<std::string, std::vector<float>>;
 
-// A whole tensor.
 View view_of(const Tensor& tensor);
 View view_of(const Tensor&& tensor) = delete;  // would dangle
 
@@ -43,19 +42,15 @@ std::size_t batch_of(const Views& inputs);
 // Tokens of a batch of texts; nothing for images.
 std::optional<std::size_t> tokens_of(const Views& inputs);
 
-// Number of values of a shape; SIZE_MAX if it overflows or a size is negative.
+// Number of values of a shape, and of one row; SIZE_MAX if it overflows or a size is negative.
 std::size_t count_of(const Shape& shape);
-
-// Values of one row.
 std::size_t width_of(const Shape& shape);
 
 // Appends outputs of further rows.
 void extend(Outputs& whole, const Outputs& part);
 
-// Type and shape, such as "float32 [2, 3]".
+// Type and shape, such as "float32 [2, 3]"; names and shapes of inputs, for messages.
 std::string described(const View& view);
-
-// Names and shapes of inputs, for messages.
 std::string shapes_text(const Views& inputs);
 
 }  // namespace hydrant
