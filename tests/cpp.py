@@ -1,4 +1,4 @@
-"""Building the C++ runner and running it, for the tests that hold it to Python."""
+"""Build and run the C++ runner, for comparisons with Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hydrant.bundle.staging import locked
 
 ROOT = Path(__file__).parents[1]
 CMAKE = [f"-DONNXRuntime_PYTHON={sys.executable}", f"-DPython3_EXECUTABLE={sys.executable}"]
-"""The ONNX Runtime and the hydrant of the Python that runs these tests."""
+"""Use the ONNX Runtime and hydrant of this Python."""
 
 
 def run(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,12 +27,12 @@ def run(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.Comp
 
 
 def missing() -> str | None:
-    """What a build needs and this machine lacks."""
+    """The first missing requirement of a build, or None."""
     for tool in ("cmake", "c++", "pkg-config"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     if importlib.util.find_spec("onnxruntime") is None:
-        return "the Python package onnxruntime, whose library is linked, is not installed"
+        return "the Python package onnxruntime, which has the library, is not installed"
     if os.environ.get("ONNXRUNTIME_ROOT") or (ROOT / ".build/onnxruntime").is_dir():
         return None
     if any(Path(folder).is_dir() for folder in ("/usr/include/onnxruntime", "/usr/local/include/onnxruntime")):
@@ -41,7 +41,7 @@ def missing() -> str | None:
 
 
 def build(preset: str) -> Path:
-    """Configure and compile a preset; test processes beside this one wait, and then find it made."""
+    """Configure and compile a preset; concurrent test processes wait for it."""
     (ROOT / ".build").mkdir(exist_ok=True)
     with locked(ROOT / ".build"):
         for command in (["cmake", "--preset", preset, *CMAKE], ["cmake", "--build", "--preset", preset]):
@@ -51,7 +51,7 @@ def build(preset: str) -> Path:
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """The JSON lines of a run that went well."""
+    """The JSON lines of a successful run."""
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -65,21 +65,21 @@ def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
     assert words in done.stderr
 
 
-def alike(found: Any, wanted: Any) -> None:
-    """The same JSON, keys in their order, but for the last digits of numbers."""
+def alike(actual: Any, wanted: Any) -> None:
+    """Assert equal JSON with keys in order, up to the last digits of numbers."""
     if isinstance(wanted, dict):
-        assert list(found) == list(wanted)
-        found, wanted = list(found.values()), list(wanted.values())
+        assert list(actual) == list(wanted)
+        actual, wanted = list(actual.values()), list(wanted.values())
     if isinstance(wanted, list):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
+        assert len(actual) == len(wanted)
+        for one, other in zip(actual, wanted, strict=True):
             alike(one, other)
     else:
-        assert found == (pytest.approx(wanted, abs=2e-6, rel=1e-5) if isinstance(wanted, float) else wanted)
+        assert actual == (pytest.approx(wanted, abs=2e-6, rel=1e-5) if isinstance(wanted, float) else wanted)
 
 
 def inputs_of(case: Path) -> Any:
-    """Tensors by name, or the picture files, of a case of the golden folder."""
+    """Tensors by name, or image files, of a golden case."""
     if (case / "inputs.npz").is_file():
         with np.load(case / "inputs.npz") as arrays:
             return dict(arrays)

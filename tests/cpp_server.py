@@ -1,4 +1,4 @@
-"""``hydrant-run --serve`` as a process of its own, and what asks it."""
+"""``hydrant-run --serve`` as a process, and clients for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 LOOPBACK = "127.0.0.1"
 HEADER = "Inference-Header-Content-Length"
 DTYPES = {"BOOL": "?", "INT64": "<i8", "FP32": "<f4"}
-"""Of some datatypes in binary form."""
+"""NumPy types of datatypes in binary form."""
 
 
 class Server:
@@ -29,7 +29,7 @@ class Server:
         self.port = int(line.partition(" (")[0].rsplit(":", 1)[1])
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        """Status, decoded JSON and headers of one request on a connection of its own."""
+        """Status, decoded JSON and headers of one request on a new connection."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=60)
         try:
             return answer_on(connection, method, path, body, **headers)
@@ -37,7 +37,7 @@ class Server:
             connection.close()
 
     def ask_bytes(self, path: str, body: bytes, length: object = None) -> tuple[int, bytes, dict[str, str]]:
-        """Status, bytes and headers of an answer to ``POST``; ``length`` is that of the JSON in the body."""
+        """Status, bytes and headers of a ``POST``; ``length``: of the JSON in the body."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=60)
         try:
             connection.request("POST", path, body, {} if length is None else {HEADER: str(length)})
@@ -47,11 +47,11 @@ class Server:
             connection.close()
 
     def refusal(self, status: int, method: str, path: str, body: Any = None, **headers: str) -> str:
-        """The message of a request that is refused: JSON with an error alone."""
-        found, told, _ = self.ask(method, path, body, **headers)
-        assert (found, list(told)) == (status, ["error"]), told
-        assert "\n" not in told["error"]
-        return str(told["error"])
+        """The error message of a rejected request."""
+        actual, reply, _ = self.ask(method, path, body, **headers)
+        assert (actual, list(reply)) == (status, ["error"]), reply
+        assert "\n" not in reply["error"]
+        return str(reply["error"])
 
 
 def answer_on(
@@ -67,7 +67,7 @@ def answer_on(
 
 @contextmanager
 def serving(runner: Path, bundle: Path, *options: object, last: str = "stopped\n") -> Iterator[Server]:
-    """A server on a port of the system's choice, stopped at the end; ``last``: what it says on standard error."""
+    """A server on a free port, stopped at the end; ``last``: its standard error."""
     words = [str(word) for word in (runner, bundle, "--serve", "--port", 0, *options)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -92,23 +92,23 @@ def infer_body(tensors: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
     return {"inputs": inputs, **more}
 
 
-def outputs(told: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The outputs of an answer as arrays, each of the shape that it says."""
-    return {each["name"]: np.array(each["data"]).reshape(each["shape"]) for each in told["outputs"]}
+def outputs(reply: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The outputs of a response as arrays."""
+    return {each["name"]: np.array(each["data"]).reshape(each["shape"]) for each in reply["outputs"]}
 
 
-def check_fields(found: dict[str, np.ndarray], wanted: hydrant.Prediction, labels: list[str]) -> None:
-    """Every field of Python's prediction, and nothing else but the names of labels."""
+def check_fields(arrays: dict[str, np.ndarray], wanted: hydrant.Prediction, labels: list[str]) -> None:
+    """Assert all fields of Python's prediction, and no others except label names."""
     fields = wanted.to_dict()
     expected = set(fields) | ({"label_index"} if "label" in fields else set())
-    assert set(found) == expected
+    assert set(arrays) == expected
     for name, array in fields.items():
         if name == "label":
-            np.testing.assert_array_equal(found["label_index"], array)
-            assert found["label"].tolist() == [labels[index] for index in array]
+            np.testing.assert_array_equal(arrays["label_index"], array)
+            assert arrays["label"].tolist() == [labels[index] for index in array]
         else:
-            np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
-            assert (found[name].dtype == bool) == (array.dtype == bool)
+            np.testing.assert_allclose(arrays[name], array, atol=1e-6, err_msg=name)
+            assert (arrays[name].dtype == bool) == (array.dtype == bool)
 
 
 def raw(datatype: str, values: Any) -> bytes:
@@ -119,7 +119,7 @@ def raw(datatype: str, values: Any) -> bytes:
 
 
 def binary_body(tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -> tuple[bytes, int]:
-    """A body of tensors in binary form, each its datatype, shape and bytes; and the length of its JSON."""
+    """A body of binary tensors (datatype, shape, bytes), and the length of its JSON."""
     inputs = [
         {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}}
         for name, (datatype, shape, data) in tensors.items()
@@ -130,29 +130,29 @@ def binary_body(tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -
 
 def ids_body(tensors: dict[str, np.ndarray], **more: Any) -> tuple[bytes, int]:
     """The same for token ids."""
-    given = {name: ("INT64", list(array.shape), raw("INT64", array)) for name, array in tensors.items()}
-    return binary_body(given, **more)
+    ids = {name: ("INT64", list(array.shape), raw("INT64", array)) for name, array in tensors.items()}
+    return binary_body(ids, **more)
 
 
 def binary_outputs(content: bytes, headers: dict[str, str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The JSON of an answer, and its outputs as arrays: those in binary form, and those that are not."""
+    """The JSON of a response, and its outputs as arrays, in either form."""
     size = int(headers[HEADER])
     assert headers["Content-Type"] == "application/octet-stream"
-    told, rest, found = json.loads(content[:size]), content[size:], {}
-    for each in told["outputs"]:
+    reply, rest, arrays = json.loads(content[:size]), content[size:], {}
+    for each in reply["outputs"]:
         assert ("data" in each) != ("parameters" in each)
         if "data" in each:
             values = np.array(each["data"])
         else:
             part, rest = np.split(np.frombuffer(rest, np.uint8), [each["parameters"]["binary_data_size"]])
             values, rest = values_of(each["datatype"], part.tobytes()), rest.tobytes()
-        found[each["name"]] = values.reshape(each["shape"])
+        arrays[each["name"]] = values.reshape(each["shape"])
     assert rest == b""
-    return told, found
+    return reply, arrays
 
 
 def values_of(datatype: str, data: bytes) -> np.ndarray:
-    """What stands in binary form; texts of ``BYTES``."""
+    """Decode binary values; texts for ``BYTES``."""
     if datatype != "BYTES":
         return np.frombuffer(data, DTYPES[datatype])
     texts = []

@@ -1,4 +1,4 @@
-"""The C++ runner: built, and compared with Python and with the original models."""
+"""The C++ runner, compared with Python and the original models."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_python_gives_the_golden_fields(golden: Path) -> None:
     for case in cases:
         with hydrant.load(case / "bundle", "onnxruntime") as predictor, np.load(case / "expected.npz") as expected:
             prediction = predictor.predict(inputs_of(case))
-            found = prediction.to_dict()
-            assert set(found) == set(expected) & set(vars(prediction)), case.name
-            for name, array in found.items():
+            fields = prediction.to_dict()
+            assert set(fields) == set(expected) & set(vars(prediction)), case.name
+            for name, array in fields.items():
                 wanted = expected[name].astype(float)
                 np.testing.assert_allclose(array.astype(float), wanted, atol=1e-6, err_msg=f"{case.name} {name}")
-            assert "abstain" not in found or 0 < found["abstain"].sum() < found["abstain"].size, case.name
+            assert "abstain" not in fields or 0 < fields["abstain"].sum() < fields["abstain"].size, case.name
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "siglip",
@@ -48,13 +48,13 @@ def test_the_golden_fields_are_those_of_the_original_model(family: str, golden: 
 
 
 NEWER_HEADERS = {"engines", "plugin-sessions"}
-"""Tests that need headers which no package of the oldest supported system has."""
+"""Tests whose headers the oldest supported system lacks."""
 
 
-def skipped(said: str) -> set[str]:
-    """Tests that ctest left out."""
-    assert len(re.findall(r"Test +#", said)) > 5
-    return set(re.findall(r"Test +#\d+: (\S+) .*Skipped", said))
+def skipped(output: str) -> set[str]:
+    """Tests that ctest skipped."""
+    assert len(re.findall(r"Test +#", output)) > 5
+    return set(re.findall(r"Test +#\d+: (\S+) .*Skipped", output))
 
 
 def test_ctest_passes_on_the_same_fixture(runner: Path, golden: Path) -> None:
@@ -83,7 +83,8 @@ def test_rows_are_those_of_hydrant_predict(name: str, runner: Path, golden: Path
     alike(ours, theirs["predictions"])
     (whole,) = lines(run(runner, case / "bundle", *words, "--json"))
     assert (whole["backend"], whole["count"]) == ("onnxruntime", len(ours))
-    assert [name for name in whole["fallbacks"] if name["backend"] in ON_GPU] == theirs["fallbacks"]
+    skipped_here = [each["backend"] for each in whole["fallbacks"] if each["backend"] in ON_GPU]
+    assert skipped_here == [each["backend"] for each in theirs["fallbacks"]]
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
@@ -139,7 +140,7 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
 
 
 def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0") -> bytes:
-    """EXIF with an orientation alone, of a type of TIFF's."""
+    """EXIF with one orientation of a TIFF type."""
     place = value if len(value) <= 4 else struct.pack("<I", 26)
     entry = struct.pack("<HHI4s", 0x0112, kind, count, place)
     return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"")
@@ -156,7 +157,7 @@ def raw_profile(exif: bytes) -> str:
 
 
 def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
-    """How pictures tell an orientation: the kind of file, and its segments or chunks."""
+    """Orientations in image files: the kind of file, and its segments or chunks."""
     head, six = b"Exif\0\0", tiff(3, b"\6\0")
     blocks = [tiff(kind, struct.pack(form, 6)) for kind, form in TYPES.items()]
     blocks += [tiff(5, struct.pack("<II", *pair)) for pair in ((12, 2), (6, 4), (6, 0))]
@@ -173,11 +174,11 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
     for name in (b"tEXtXML:com.adobe.xmp\0", b"iTXtXML:com.adobe.xmp\0\0\0\0\0"):
         yield "png", [name + XMP]
     yield "png", [b"zTXtXML:com.adobe.xmp\0\0" + zlib.compress(XMP)]
-    yield "png", [b"tEXta\0b"] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]  # more than libpng keeps
+    yield "png", [b"tEXta\0b"] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]  # more than libpng stores
 
 
 def picture_with(kind: str, parts: list[bytes], picture: Image.Image) -> bytes:
-    """A file with these segments or chunks behind its head."""
+    """A file with these segments or chunks after its head."""
     file = io.BytesIO()
     picture.save(file, kind)
     content = file.getvalue()
@@ -198,12 +199,12 @@ def test_pictures_are_turned_as_by_pillow(runner: Path, golden: Path, tmp_path: 
     bundle = golden / "vit-images/bundle"
     with hydrant.load(bundle, "onnxruntime") as predictor:
         wanted = predictor.predict(files).predictive_entropy
-    found = [row["predictive_entropy"] for row in lines(run(runner, bundle, *files))]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
-    assert len(set(np.round(wanted, 5))) >= 6, "some are turned, by JPEG and by PNG"
+    entropies = [row["predictive_entropy"] for row in lines(run(runner, bundle, *files))]
+    np.testing.assert_allclose(entropies, wanted, atol=1e-6)
+    assert len(set(np.round(wanted, 5))) >= 6, "some JPEG and PNG files are rotated"
 
 
-def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) -> None:
+def test_profile_has_the_keys_of_hydrant_profile(runner: Path, golden: Path) -> None:
     options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
     (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))
     words = ("--json", "--sequence", 9, "--batch", "1,8", "--seconds", 0)

@@ -1,4 +1,4 @@
-"""What the C++ runner must refuse, each in one line and with exit status 2."""
+"""Errors of the C++ runner: one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put(bundle: Path, name: str, content: bytes) -> None:
 
 
 def edited(name: str, edit: Callable[[dict[str, Any]], Any]) -> Bad:
-    """A bundle one of whose JSON files was changed, digests and all."""
+    """Change a JSON file of a bundle and its digest."""
 
     def change(bundle: Path) -> None:
         data = json.loads((bundle / name).read_bytes())
@@ -54,7 +54,7 @@ def linked(bundle: Path) -> None:
 
 def flipped(bundle: Path) -> None:
     data = bytearray((bundle / "model.fp32.onnx").read_bytes())
-    data[len(data) // 2] ^= 1  # of the weights: metadata at the end are compared first
+    data[len(data) // 2] ^= 1  # in the weights, since metadata at the end are compared first
     (bundle / "model.fp32.onnx").write_bytes(data)
 
 
@@ -72,12 +72,12 @@ def calibration(**changes: Any) -> Bad:
 
 
 def labels_of(**changes: Any) -> Bad:
-    """Thresholds of labels in a bundle of five classes."""
+    """Label thresholds for five classes."""
     return calibration(labels={"temperatures": [1.0] * 5, "thresholds": [0.5] * 5, **changes})
 
 
 def graph(file: str = "model.fp32.onnx", **metadata: str) -> Bad:
-    """A graph that says something else of itself."""
+    """A graph with other metadata."""
 
     def change(bundle: Path) -> None:
         model = onnx.load(bundle / "model.fp32.onnx")
@@ -89,12 +89,12 @@ def graph(file: str = "model.fp32.onnx", **metadata: str) -> Bad:
 
 
 def not_finite(bundle: Path) -> None:
-    """A graph that gives NaN for the disagreement."""
+    """A graph that returns NaN for the disagreement."""
     model = onnx.load(bundle / "model.fp32.onnx")
     (maker,) = (node for node in model.graph.node if "disagreement" in node.output)
-    maker.output[list(maker.output).index("disagreement")] = "given"
-    model.graph.node.append(helper.make_node("Sub", ["given", "given"], ["nothing"]))
-    model.graph.node.append(helper.make_node("Div", ["nothing", "nothing"], ["disagreement"]))
+    maker.output[list(maker.output).index("disagreement")] = "original"
+    model.graph.node.append(helper.make_node("Sub", ["original", "original"], ["zero"]))
+    model.graph.node.append(helper.make_node("Div", ["zero", "zero"], ["disagreement"]))
     put(bundle, "model.fp32.onnx", model.SerializeToString())
 
 
@@ -145,7 +145,7 @@ def test_a_bad_bundle_is_refused_in_one_line(name: str, runner: Path, golden: Pa
     refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), words)
 
 
-def test_a_write_that_goes_on_is_no_damage(runner: Path, golden: Path, tmp_path: Path) -> None:
+def test_an_unfinished_write_has_its_own_advice(runner: Path, golden: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
     stage = bundle / ".hydrant.0123456789ab.stage"
     stage.mkdir()
@@ -214,7 +214,7 @@ def test_bad_image_processors_are_refused(
     refused(run(runner, bundle, golden / "vit-images/images/large.jpg"), words)
 
 
-def test_what_is_no_regular_file_is_refused_at_once(runner: Path, golden: Path, tmp_path: Path) -> None:
+def test_pipes_are_refused_at_once(runner: Path, golden: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.npz")
     refused(run(runner, golden / "bert/bundle", "--input", tmp_path / "x.npz"), str(tmp_path / "x.npz"))
     bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
@@ -223,7 +223,7 @@ def test_what_is_no_regular_file_is_refused_at_once(runner: Path, golden: Path, 
     refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), "calibration.json")
 
 
-def test_streams_that_fail_end_the_work(runner: Path, golden: Path) -> None:
+def test_failing_streams_end_the_program(runner: Path, golden: Path) -> None:
     folder = os.open(golden, os.O_RDONLY)
     words = [str(runner), str(golden / "bert/bundle")]
     done = subprocess.run([*words, "-"], stdin=folder, capture_output=True, text=True, check=False)
@@ -252,8 +252,8 @@ def test_streams_that_fail_end_the_work(runner: Path, golden: Path) -> None:
     ],
 )
 def test_bad_options_are_refused_in_one_line(words: tuple[str, ...], message: str, runner: Path, golden: Path) -> None:
-    given = [str(golden / "bert/inputs.npz") if word == "INPUTS" else word for word in words]
-    refused(run(runner, golden / "bert/bundle", *given), message)
+    arguments = [str(golden / "bert/inputs.npz") if word == "INPUTS" else word for word in words]
+    refused(run(runner, golden / "bert/bundle", *arguments), message)
 
 
 def test_backends_that_cannot_run_are_named(runner: Path, golden: Path) -> None:

@@ -1,4 +1,4 @@
-"""What libhydrant.so exports: the functions of its header and the types of its errors, and nothing else."""
+"""libhydrant.so exports only the functions of its header and the types of its errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SHORT = [
 
 
 def exported(library: Path) -> list[str]:
-    """The names that a library gives others, once each, in the words of its source."""
+    """Demangled names that a library exports, once each."""
     command = ["nm", "--dynamic", "--defined-only", "--demangle", "--format=posix", str(library)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names = [re.sub(r" [A-Za-z] [0-9a-f]+ [0-9a-f]*$", "", line) for line in said.splitlines()]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = [re.sub(r" [A-Za-z] [0-9a-f]+ [0-9a-f]*$", "", line) for line in output.splitlines()]
     for pattern, word in SHORT:
         names = [re.sub(pattern, word, name) for name in names]
     return sorted(set(names))
@@ -34,8 +34,8 @@ def exported(library: Path) -> list[str]:
 def test_the_library_exports_what_is_listed(runner: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("nm, of binutils, is not installed")
-    found, listed = exported(runner.parent / "libhydrant.so"), LISTED.read_text().splitlines()
-    assert found == listed, (
-        "the interface of the C++ library changed: programs linked with the last release do not find a name that went; "
-        f"where that is meant, change {LISTED.name}, and the minor version"
+    actual, listed = exported(runner.parent / "libhydrant.so"), LISTED.read_text().splitlines()
+    assert actual == listed, (
+        "the interface of the C++ library changed, which breaks programs linked with the last release; "
+        f"if intended, change {LISTED.name} and the minor version"
     )

@@ -1,4 +1,4 @@
-"""Models that tag tokens in the C++ runner: what Python says of each token, blank at padding, over HTTP too."""
+"""Token classification in the C++ runner, as in Python: blank at padding, also over HTTP."""
 
 from __future__ import annotations
 
@@ -35,44 +35,44 @@ def test_the_golden_tags_are_those_of_the_original_model(name: str, family: str,
 
 
 def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:
-    """Blank where a shorter text ends, and cut to the longest, with NaN as null in JSON and as NaN in binary form."""
+    """Padding is null in JSON and NaN in binary form; the token axis ends at the longest text."""
     path = golden / "tokens/bundle"
     tensors = {name: np.pad(array[:9], ((0, 0), (0, 4))) for name, array in inputs_of(golden / "tokens").items()}
     with hydrant.load(path, "onnxruntime") as predictor:
         served: Any = type("Served", (), {"predictor": predictor})
-        asked: Any = type("Asked", (), {"outputs": ()})
-        expected = {each.name: each for each in outputs_of(predictor.predict(tensors), asked, served)}
+        request: Any = type("Request", (), {"outputs": ()})
+        expected = {each.name: each for each in outputs_of(predictor.predict(tensors), request, served)}
     longest = expected["mask"].data.shape[1]
     assert longest < tensors["input_ids"].shape[1]
     with serving(runner, path) as server:
         _, metadata, _ = server.ask("GET", "/v2/models/bundle")
-        status, told, _ = server.ask("POST", "/v2/models/bundle/infer", infer_body(tensors))
-        assert status == 200, told
+        status, reply, _ = server.ask("POST", "/v2/models/bundle/infer", infer_body(tensors))
+        assert status == 200, reply
         _, content, headers = server.ask_bytes("/v2/models/bundle/infer", *ids_body(tensors, parameters=BINARY))
         _, plain, _ = server.ask(
             "POST", "/predict", {"inputs": {name: each.tolist() for name, each in tensors.items()}}
         )
     shapes = {each["name"]: each["shape"] for each in metadata["outputs"]}
     assert (shapes["probabilities"], shapes["label"]) == ([-1, -1, len(TAGS)], [-1, -1])
-    assert {each["name"]: each["datatype"] for each in told["outputs"]} == {
+    assert {each["name"]: each["datatype"] for each in reply["outputs"]} == {
         name: each.datatype for name, each in expected.items()
     }
     _, in_binary = binary_outputs(content, headers)
-    for each in told["outputs"]:
+    for each in reply["outputs"]:
         wanted = expected[each["name"]].data
         assert each["shape"] == list(wanted.shape), each["name"]
         if each["datatype"] == "BYTES":
             assert each["data"] == [label.decode() for label in wanted.ravel()]
             continue
-        given = np.array([np.nan if value is None else value for value in each["data"]])
-        np.testing.assert_allclose(given, wanted.ravel().astype(float), atol=1e-6, err_msg=each["name"])
+        values = np.array([np.nan if value is None else value for value in each["data"]])
+        np.testing.assert_allclose(values, wanted.ravel().astype(float), atol=1e-6, err_msg=each["name"])
         np.testing.assert_allclose(
             in_binary[each["name"]].astype(float), wanted.astype(float), atol=1e-6, err_msg=each["name"]
         )
     assert [len(row["tokens"]) for row in plain["predictions"]] == tensors["attention_mask"].sum(axis=1).tolist()
 
 
-def test_what_is_refused(runner: Path, golden: Path, tmp_path: Path) -> None:
+def test_refusals(runner: Path, golden: Path, tmp_path: Path) -> None:
     inputs = golden / "tokens/inputs.npz"
     sets = {"conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.5}}
     for name, change, words in (

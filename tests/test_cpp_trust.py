@@ -1,4 +1,4 @@
-"""What ``hydrant-run --trust`` compares with a signature: every file of the bundle, those that it never reads, too."""
+"""``hydrant-run --trust`` checks every file of a bundle, also unused ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def sign(bundle: Path, public: Path, key: ec.EllipticCurvePrivateKey = KEY, certified: bool = False) -> None:
-    """Sign the files of a bundle as the OpenSSF's specification has it; write the public key, or its certificate."""
+    """Sign a bundle by the OpenSSF's specification; write the public key, or its certificate."""
     names = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*")
                    if path.is_file() and path.name != "hydrant.sig")  # fmt: skip
     digests = {name: hashlib.sha256((bundle / name).read_bytes()).hexdigest() for name in names}
@@ -71,7 +71,7 @@ def test_no_listed_file_may_be_altered_or_removed(
 def test_keys_of_other_curves_are_not_trusted(
     curve: type[ec.EllipticCurve], certified: bool, runner: Path, golden: Path, tmp_path: Path
 ) -> None:
-    """However large they are: Python's library takes none but the three of the standard."""
+    """Only the three curves of the standard, as in Python's library."""
     bundle, inputs = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle"), golden / "bert/inputs.npz"
     sign(bundle, tmp_path / "trusted.pem", ec.generate_private_key(curve()), certified)
     done = run(runner, bundle, "--input", inputs, "--trust", tmp_path / "trusted.pem")

@@ -1,4 +1,4 @@
-"""Texts for models that tag tokens, without Python: words and offsets from ``tokenizer.onnx``, spans in C++."""
+"""Token classification of texts in C++: words and offsets from ``tokenizer.onnx``, spans in C++."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN", "L-PER", "U-LOC", "M"]
 
 
 def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
-    """A tagger of texts that gives every tag, with a distance, thresholds and its tokenizer as a graph."""
+    """A bundle that predicts every tag, with distance, thresholds and tokenizer graph."""
     names = {"id2label": dict(enumerate(tags)), "label2id": {name: index for index, name in enumerate(tags)}}
     model: Any = make_tagger(vocab_size=400, **names)
     tokenizer = letters_tokenizer(folder / "source", lower)
-    with torch.no_grad():  # every class as often as the others
+    with torch.no_grad():  # make all classes equally frequent
         inputs = tokenizer(ALL, padding=True, truncation=True, return_tensors="pt")
         members = hydrant.fuse(model, random_plan("bert", 3))(**inputs).member_logits
         logits = members.mean(0)[inputs["attention_mask"] > 0]
@@ -47,20 +47,20 @@ def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
     bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), folder / "bundle", tokenizer)
     bundle = write_density(bundle, {name: tensor.numpy() for name, tensor in make_inputs("bert", 70).items()})
     with hydrant.load(bundle, "torch") as predictor:
-        found = predictor.predict(ALL)
-    assert found.distance is not None
-    limits = {"abstain": ("confidence", found.confidence), "ood": ("distance", found.distance)}
-    thresholds = {name: Threshold(score, middle(given[found.mask])) for name, (score, given) in limits.items()}
+        prediction = predictor.predict(ALL)
+    assert prediction.distance is not None
+    limits = {"abstain": ("confidence", prediction.confidence), "ood": ("distance", prediction.distance)}
+    thresholds = {name: Threshold(score, middle(values[prediction.mask])) for name, (score, values) in limits.items()}
     bundle = write_calibration(bundle, Calibration(1.0, thresholds))
     hydrant.export_onnx(bundle, form=hydrant.GraphForm(member_outputs=True))
     bundle = Bundle.open(bundle.path)
-    content, told = made_tokenizer(bundle, 0, 150)
-    assert (told.pairs, told.lists) == (0, (told.texts + 1) // 2)
+    content, report = made_tokenizer(bundle, 0, 150)
+    assert (report.pairs, report.lists) == (0, (report.texts + 1) // 2)
     return bundle.add({TOKENIZER_GRAPH: content})
 
 
 def make_bundles(folder: Path) -> None:
-    """Taggers of ordinary tags, and of every other kind, in ``usual`` and ``unusual``."""
+    """Bundles with ordinary and unusual tags, in ``usual`` and ``unusual``."""
     make_bundle(folder / "usual", TAGS, lower=True)
     make_bundle(folder / "unusual", UNUSUAL, lower=False)
 
@@ -97,23 +97,23 @@ def test_the_server_reads_texts_and_lists_of_words(
         inputs = [*ALL[:4], *LISTS]
         wanted = predictor.rows(predictor.predict(inputs), inputs, aggregation="mean")
         texts = predictor.predict(ALL)
-        given = predictor.predict(ALL[:1])
+        first = predictor.predict(ALL[:1])
     with serving(runner, path) as server:
         body = {"inputs": [*ALL[:3], {"text": ALL[3]}, *LISTS[:-1], {"tokens": LISTS[-1]}], "aggregation": "mean"}
-        status, told, _ = server.ask("POST", "/predict", body)
-        assert status == 200, told
-        alike(told["predictions"], wanted)
+        status, reply, _ = server.ask("POST", "/predict", body)
+        assert status == 200, reply
+        alike(reply["predictions"], wanted)
         text = {"name": "text", "datatype": "BYTES", "shape": [len(ALL)], "data": ALL}
-        status, told, _ = server.ask("POST", "/v2/models/bundle/infer", {"inputs": [text]})
-        assert status == 200, told
-        outputs = {each["name"]: each for each in told["outputs"]}
+        status, reply, _ = server.ask("POST", "/v2/models/bundle/infer", {"inputs": [text]})
+        assert status == 200, reply
+        outputs = {each["name"]: each for each in reply["outputs"]}
         for name in ("words", "offsets", "mask", "label_index"):
             field: Any = getattr(texts, "label" if name == "label_index" else name)
             assert outputs[name]["shape"] == list(field.shape)
             assert outputs[name]["data"] == field.ravel().tolist(), name
         blank = np.array([np.nan if value is None else value for value in outputs["distance"]["data"]])
         np.testing.assert_allclose(blank, texts.distance.ravel(), atol=1e-5)  # type: ignore[union-attr]
-        ids = {name: [[1] * given.mask.shape[1]] for name in ("input_ids", "attention_mask")}  # type: ignore[union-attr]
+        ids = {name: [[1] * first.mask.shape[1]] for name in ("input_ids", "attention_mask")}  # type: ignore[union-attr]
         for wrong in ([[]], [["a", " "]], [["a", 1]], [{"text_pair": "a"}]):
             assert server.refusal(400, "POST", "/predict", {"inputs": wrong})
         assert "'last'" in server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "last"})
@@ -124,20 +124,19 @@ def test_the_server_reads_texts_and_lists_of_words(
 def test_long_texts_take_bounded_memory(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a word without an end costs most; two run at once. What the deployed unit may take is 512 MiB."""
+    """One endless word costs most; two requests run at once. The deployed unit may use 512 MiB."""
     for key, value in library.items():
         monkeypatch.setenv(key, value)
     most = 2**18
     with serving(runner, bundles["usual"].path) as server, ThreadPoolExecutor(2) as two:
-        bodies = [{"inputs": [given]} for given in ("x" * most, ["hello"] * (most // 6))]
+        bodies = [{"inputs": [text]} for text in ("x" * most, ["hello"] * (most // 6))]
         assert list(two.map(lambda body: server.ask("POST", "/predict", body)[0], bodies)) == [200, 200]
-        for given in ("x" * (most + 1), ["hello"] * (most // 6 + 1)):
-            refusal = server.refusal(413, "POST", "/predict", {"inputs": ["a", given]})
-            assert "input 1 has 2621" in refusal
-            assert refusal.endswith("bytes of text; send 262144 at most, the part that the model reads")
+        for long in ("x" * (most + 1), ["hello"] * (most // 6 + 1)):
+            refusal = server.refusal(413, "POST", "/predict", {"inputs": ["a", long]})
+            assert "input 1 has 2621" in refusal and refusal.endswith("262144")
         text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["é" * (most // 2 + 1)]}
         refusal = server.refusal(413, "POST", "/v2/models/bundle/infer", {"inputs": [text]})
-        assert refusal.startswith("input 0 has 262146 bytes of text")
+        assert refusal.startswith("input 0 has 262146 bytes")
         memory = Path(f"/proc/{server.process.pid}/status").read_text()
         assert int(memory.split("VmHWM:")[1].split()[0]) < 400_000, "kB"
 
@@ -151,7 +150,7 @@ def test_lines_are_those_of_python(
     assert [row["input"] for row in rows] == [row.input for row in stream_lines(io.BytesIO(content))]
 
 
-def test_rows_before_an_input_that_is_refused_are_there(
+def test_rows_before_a_refused_input_are_printed(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "lines.txt").write_text("a text\n" * 5 + "\n" + "a text\n" * 5)
@@ -164,13 +163,13 @@ def test_rows_before_an_input_that_is_refused_are_there(
 
 
 def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the tokenizer itself counts otherwise, which stands for a graph that does."""
+    """A tokenizer with other offsets represents a graph with other offsets."""
     monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: TEXTS)
     made = WordProcessor._made
 
-    def later(*given: Any) -> Any:
-        found: Any = made(*given)
-        return replace(found, offsets=[(start, end + 1) for start, end in found.offsets])
+    def later(*arguments: Any) -> Any:
+        words: Any = made(*arguments)
+        return replace(words, offsets=[(start, end + 1) for start, end in words.offsets])
 
     monkeypatch.setattr(WordProcessor, "_made", later)
     with pytest.raises(InputError, match="other offsets"):

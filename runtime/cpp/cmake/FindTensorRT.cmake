@@ -1,5 +1,5 @@
-# Finds the headers of TensorRT (10 or later) or TensorRT-RTX, and those of CUDA that they include. Neither library is
-# linked: libhydrant looks for them when it runs, so that one build serves machines with and without a GPU.
+# Finds the headers of TensorRT (10 or later) or TensorRT-RTX, and of CUDA. Neither library is linked: libhydrant loads
+# them at run time, so that one build serves machines with and without a GPU.
 #
 #   TENSORRT_ROOT   an unpacked archive, a checkout of NVIDIA/TensorRT, or any folder with include/; a variable of CMake or
 #                   of the environment. Otherwise the system (libnvinfer-headers-dev)
@@ -7,7 +7,7 @@
 #                   variable of CMake or of the environment. Otherwise CUDAToolkit_ROOT, CUDA_PATH, /usr/local/cuda, the
 #                   system
 #
-# Defines the target TensorRT::Headers, and TensorRT_NAME and TensorRT_VERSION of what the headers describe.
+# Defines the target TensorRT::Headers, and TensorRT_NAME and TensorRT_VERSION of the headers.
 
 set(tensorrt_roots "")
 foreach(root "${TENSORRT_ROOT}" "$ENV{TENSORRT_ROOT}")
@@ -26,7 +26,7 @@ endforeach()
 
 find_path(TensorRT_INCLUDE_DIR NvInferRuntime.h HINTS ${tensorrt_roots} PATH_SUFFIXES include)
 find_path(TensorRT_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${cuda_roots} PATH_SUFFIXES include nvidia/cu13/include)
-set(TensorRT_CUDA_COMPLETE FALSE)  # a Python package of CUDA's runtime lacks what another one brings
+set(TensorRT_CUDA_COMPLETE FALSE)  # the headers are spread over two Python packages
 if(EXISTS "${TensorRT_CUDA_INCLUDE_DIR}/crt/host_defines.h")
   set(TensorRT_CUDA_COMPLETE TRUE)
 endif()

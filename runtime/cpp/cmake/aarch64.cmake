@@ -1,5 +1,5 @@
-# Compiles for 64-bit Arm with Debian's g++-aarch64-linux-gnu, and runs the tests by qemu-user. What is linked lies where
-# .ci/aarch64 puts it; -DHYDRANT_ARM_ROOT=FOLDER names another place.
+# Compiles for 64-bit Arm with Debian's g++-aarch64-linux-gnu, and tests with qemu-user. Libraries come from .ci/aarch64;
+# -DHYDRANT_ARM_ROOT=FOLDER names another folder.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 if(NOT HYDRANT_ARM_ROOT)
@@ -7,7 +7,7 @@ if(NOT HYDRANT_ARM_ROOT)
 endif()
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES HYDRANT_ARM_ROOT)
 if(NOT IS_DIRECTORY "${HYDRANT_ARM_ROOT}/usr/lib/aarch64-linux-gnu")
-  message(FATAL_ERROR "${HYDRANT_ARM_ROOT} holds no libraries of 64-bit Arm; .ci/aarch64 .build/aarch64 brings them")
+  message(FATAL_ERROR "${HYDRANT_ARM_ROOT} has no libraries for 64-bit Arm; .ci/aarch64 .build/aarch64 installs them")
 endif()
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

@@ -14,7 +14,7 @@ namespace hydrant::fuzz {
 namespace {
 
 constexpr const char* kManifest = "hydrant.json";
-constexpr const char* kEntry = "what the manifest says of the file";
+constexpr const char* kEntry = "entry of the file";
 
 fs::path new_folder() {
   std::string name = (fs::temp_directory_path() / "hydrant-fuzz-XXXXXX").string();
@@ -44,7 +44,7 @@ void Forged::write(const std::string& name, const std::string& bytes) const {
 }
 
 Bundle Forged::with(const std::string& name, const std::string& bytes) {
-  if (name != name_) {  // a target forges one file, millions of times
+  if (name != name_) {  // each target forges one file millions of times
     Json manifest = Json::parse(manifest_);
     manifest["files"][name] = kEntry;
     const std::string text = manifest.dump(), entry = Json(kEntry).dump();

@@ -1,4 +1,4 @@
-// A bundle in which one file is what a fuzzer gives, with the digest that fits, as an attacker would write it.
+// A bundle with one file from a fuzzer and its correct digest, as an attacker would write it.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ namespace hydrant::fuzz {
 
 class Forged {
  public:
-  // Copies a whole bundle to a temporary folder, which is removed at the end.
+  // Copies a whole bundle to a temporary folder, removed at the end.
   explicit Forged(const std::filesystem::path& whole);
   ~Forged();
   Forged(const Forged&) = delete;
@@ -18,10 +18,10 @@ class Forged {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Writes a file; the manifest does not list it.
+  // Writes an unlisted file.
   void write(const std::string& name, const std::string& bytes) const;
 
-  // The bundle with this file, which the manifest lists. Throws BundleError.
+  // The bundle with this file, listed in the manifest. Throws BundleError.
   Bundle with(const std::string& name, const std::string& bytes);
 
  private:

@@ -1,5 +1,5 @@
-// libFuzzer's program: the variable HYDRANT_FUZZ_TARGET names what is fuzzed, HYDRANT_FUZZ_BUNDLE the whole bundle of
-// which a target replaces a file.
+// libFuzzer's program: the variable HYDRANT_FUZZ_TARGET names the target, HYDRANT_FUZZ_BUNDLE the whole bundle in which
+// it replaces a file.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -18,8 +18,8 @@ std::string variable(const char* name) {
 const hydrant::fuzz::Target& chosen() {
   const auto& all = hydrant::fuzz::targets();
   const std::string name = variable("HYDRANT_FUZZ_TARGET");
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.name == name; });
-  if (found != all.end()) return *found;
+  const auto target = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.name == name; });
+  if (target != all.end()) return *target;
   std::cerr << "HYDRANT_FUZZ_TARGET is '" << name << "'; expected one of";
   for (const auto& each : all) std::cerr << ' ' << each.name;
   std::cerr << '\n';
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const hydrant::fuzz::Target& target = chosen();
   try {
     target.read({reinterpret_cast<const char*>(data), size});
-  } catch (const hydrant::Error&) {  // refused, which is well; whatever else is thrown ends the program
+  } catch (const hydrant::Error&) {  // expected; other exceptions end the program
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-// hydrant-replay BUNDLE CORPUS MUTATIONS [TARGET …]: every target on its corpus, and on so many damaged copies of it,
-// always the same ones. No fuzzer is needed. Exit status 1: findings; a crash says by its last line what was read.
+// hydrant-replay BUNDLE CORPUS MUTATIONS [TARGET …]: runs targets on their corpus and on reproducible damaged copies,
+// without a fuzzer. Exit status 1: findings. After a crash, the last line names the file.
 #include <algorithm>
 #include <ctime>
 #include <fstream>
@@ -16,10 +16,10 @@ namespace fs = std::filesystem;
 namespace hydrant::fuzz {
 namespace {
 
-constexpr double kMostSeconds = 2;
+constexpr double kMaxSeconds = 2;
 
-// What parsers stumble over.
-const std::vector<std::string>& stumbling_blocks() {
+// Difficult inputs for parsers.
+const std::vector<std::string>& difficult_words() {
   static const std::vector<std::string> words{"null",
                                               "-1",
                                               "0",
@@ -57,7 +57,7 @@ class Damage {
 
   void change(std::string& bytes) {
     const std::size_t at = any(bytes.size() + 1), size = std::min(any(64), bytes.size() - at);
-    const std::string& word = stumbling_blocks()[any(stumbling_blocks().size())];
+    const std::string& word = difficult_words()[any(difficult_words().size())];
     switch (any(6)) {
       case 0:
         bytes.erase(at, size);
@@ -79,7 +79,7 @@ class Damage {
     }
   }
 
-  // Puts a word in place of the value that follows a colon.
+  // Replaces the value after a colon.
   static void value(std::string& bytes, std::size_t from, const std::string& word) {
     const std::size_t colon = bytes.find(": ", from);
     if (colon == std::string::npos) return;
@@ -90,9 +90,9 @@ class Damage {
   std::mt19937 random_;
 };
 
-// Whether a target takes or refuses the bytes, in time; where it refuses them, why.
+// Returns true if a target accepts or rejects the bytes in time; `refusal` is the reason for rejecting.
 bool passes(const Target& target, const std::string& bytes, std::string& refusal) {
-  const std::clock_t started = std::clock();  // of the processor: a machine that does something else is no finding
+  const std::clock_t started = std::clock();  // processor time, independent of other load
   try {
     target.read(bytes);
   } catch (const Error& error) {
@@ -102,11 +102,11 @@ bool passes(const Target& target, const std::string& bytes, std::string& refusal
     return false;
   }
   const double took = static_cast<double>(std::clock() - started) / CLOCKS_PER_SEC;
-  if (took > kMostSeconds) std::cout << "  found: it took " << took << " s\n";
-  return took <= kMostSeconds;
+  if (took > kMaxSeconds) std::cout << "  found: it took " << took << " s\n";
+  return took <= kMaxSeconds;
 }
 
-// Whether a file of the corpus is there to be refused, as its name says.
+// Returns true for files that must be rejected, by name.
 bool is_refused(const fs::path& file) { return file.filename().string().rfind("refused-", 0) == 0; }
 
 std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutations) {
@@ -125,14 +125,14 @@ std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutati
       const std::string bytes = copy == 0 ? *whole : damage.of(*whole);
       std::string refusal;
       const bool passed = passes(target, bytes, refusal);
-      if (copy == 0 && passed && refusal.empty() == is_refused(file)) {  // then damaged copies come no further either
-        std::cout << "  found: " << (refusal.empty() ? "it is taken" : "it is refused: " + refusal) << '\n';
+      if (copy == 0 && passed && refusal.empty() == is_refused(file)) {  // its damaged copies would test nothing
+        std::cout << "  found: " << (refusal.empty() ? "it is accepted" : "it is rejected: " + refusal) << '\n';
         ++findings;
       }
       if (passed) continue;
-      const std::string kept = std::string("found-") + target.name + "-" + std::to_string(++findings);
-      std::ofstream(kept, std::ios::binary) << bytes;
-      std::cout << "  kept as " << kept << '\n';
+      const std::string file_name = std::string("found-") + target.name + "-" + std::to_string(++findings);
+      std::ofstream(file_name, std::ios::binary) << bytes;
+      std::cout << "  saved as " << file_name << '\n';
     }
   }
   std::cout << target.name << ": " << runs << " inputs, " << findings << " findings\n";
@@ -143,8 +143,7 @@ std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutati
 }  // namespace hydrant::fuzz
 
 #ifdef HYDRANT_SANITIZED
-// Read by the address sanitizer at its start: one piece of memory of more than a gigabyte is a finding, even where
-// nothing is written to it.
+// Options of the address sanitizer: an allocation of more than a gigabyte is a finding, even if unused.
 extern "C" const char* __asan_default_options();  // NOLINT(bugprone-reserved-identifier): the sanitizer's name
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=1024"; }  // NOLINT: as above
 #endif

@@ -33,10 +33,10 @@ namespace fs = std::filesystem;
 namespace hydrant::fuzz {
 namespace {
 
-constexpr std::int64_t kMostPixels = 1 << 20;  // of a picture: larger ones cost time and find nothing else
-constexpr std::size_t kMostInputs = 1024;      // of a request
+constexpr std::int64_t kMaxPixelsPerImage = 1 << 20;  // of an image; larger ones only cost time
+constexpr std::size_t kMaxInputs = 1024;              // of a request
 
-// Something that cannot be was taken for good.
+// A reader accepted an impossible value.
 struct Finding : std::logic_error {
   using std::logic_error::logic_error;
 };
@@ -76,11 +76,11 @@ Json parsed(const std::string& bytes) {
 }
 
 void json(const std::string& bytes) {
-  const Json found = parsed(bytes);
-  hold(parse_json(found.dump()) == found, "JSON that was written is read as something else");
-  hold(shown(found).size() < 100, "a value in a message is not cut");
-  integer(found, INT64_MIN, INT64_MAX);
-  if (const auto value = number(found)) hold(std::isfinite(*value), "a number that is not finite");
+  const Json value = parsed(bytes);
+  hold(parse_json(value.dump()) == value, "written JSON is read differently");
+  hold(shown(value).size() < 100, "a value in a message is not cut");
+  integer(value, INT64_MIN, INT64_MAX);
+  if (const auto amount = number(value)) hold(std::isfinite(*amount), "a number that is not finite");
 }
 
 void manifest(const std::string& bytes) {
@@ -104,12 +104,13 @@ void manifest(const std::string& bytes) {
 
 void architecture(const std::string& bytes) {
   static Forged place(whole_bundle());
-  const Architecture found = Architecture::of(place.with("config.json", bytes));
-  hold(found.max_sequence() >= 1 && found.classes >= 1 && !found.input_names().empty(), "a model that reads nothing");
-  hold(!found.tokens || (!found.image && found.classes > 1), "tokens of images, or of one class");
+  const Architecture architecture = Architecture::of(place.with("config.json", bytes));
+  hold(architecture.max_sequence() >= 1 && architecture.classes >= 1 && !architecture.input_names().empty(),
+       "a model that reads nothing");
+  hold(!architecture.tokens || (!architecture.image && architecture.classes > 1), "tokens of images, or of one class");
 }
 
-// What a classifier of three classes and two members gives for two inputs, and what a model of one output gives.
+// Predictions of three classes and two members for two inputs, and of regression.
 Prediction of_classes() {
   Prediction p;
   p.classes = 3;
@@ -131,7 +132,7 @@ Prediction of_scores() {
   return p;
 }
 
-// The same of a model that tags tokens: one real token and a padded one.
+// The same for token classification: a real token and padding.
 Prediction of_tokens() {
   Prediction p = of_classes();
   p.tokens = 2;
@@ -146,23 +147,23 @@ Prediction of_tokens() {
 
 void calibration(const std::string& bytes) {
   static Forged place(whole_bundle());
-  const Calibration found = Calibration::of(place.with("calibration.json", bytes));
+  const Calibration calibration = Calibration::of(place.with("calibration.json", bytes));
   Prediction classes = of_classes(), scores = of_scores(), tokens = of_tokens();
   try {
-    found.decide(classes);
-    found.decide(tokens);
+    calibration.decide(classes);
+    calibration.decide(tokens);
     for (const auto& flags : {tokens.abstain, tokens.out_of_distribution})
       hold(!flags || (flags->size() == 2 && !(*flags)[1]), "padding is flagged");
-  } catch (const BackendError&) {  // a threshold on a score that no classifier gives
+  } catch (const BackendError&) {  // a threshold on a regression score
   }
-  if (classes.prediction_set && found.conformal && found.conformal->adaptive) {
+  if (classes.prediction_set && calibration.conformal && calibration.conformal->adaptive) {
     for (std::size_t row = 0; row < 2; ++row) {
       const auto start = classes.prediction_set->begin() + static_cast<std::ptrdiff_t>(row * classes.classes);
       hold(std::any_of(start, start + 3, [](bool in) { return in; }), "a prediction set is empty");
     }
   }
-  if (!found.intervals) return;
-  found.intervals->surround(scores);
+  if (!calibration.intervals) return;
+  calibration.intervals->surround(scores);
   const std::vector<float> low = scores.interval_low.value(), high = scores.interval_high.value();
   for (std::size_t row = 0; row < 2; ++row) hold(low[row] <= high[row], "an interval ends before it begins");
 }
@@ -173,16 +174,16 @@ void processor(const std::string& bytes) {
   reads.image = true;
   reads.image_height = reads.image_width = 12;
   reads.channels = 3;
-  const ImageProcessor found(place.with("processor/preprocessor_config.json", bytes), reads);
+  const ImageProcessor processor(place.with("processor/preprocessor_config.json", bytes), reads);
   std::vector<float> values;
-  found.append({5, 7, 1, std::vector<std::uint8_t>(35, 200)}, 0, values);
+  processor.append({5, 7, 1, std::vector<std::uint8_t>(35, 200)}, 0, values);
   hold(values.size() == std::size_t{3} * 12 * 12, "a picture becomes another number of values");
   hold(all_finite(values), "a picture becomes values that are not finite");
 }
 
 void engine(const std::string& bytes) {
-  const Json found = parsed(bytes);
-  const Profiles profiles(EngineFile::of(found, "one.json").profiles, {"hydrant", "build"});
+  const Json metadata = parsed(bytes);
+  const Profiles profiles(EngineFile::of(metadata, "one.json").profiles, {"hydrant", "build"});
   for (const std::size_t rows : {1U, 7U, 70U}) {
     for (const std::size_t tokens : {1U, 9U, 500U}) {
       std::size_t next = 0;
@@ -192,7 +193,7 @@ void engine(const std::string& bytes) {
           next = part.stop;
         }
         hold(next == rows, "rows are left out at the end");
-      } catch (const BackendError&) {  // longer than any profile takes
+      } catch (const BackendError&) {  // longer than any profile allows
       }
     }
   }
@@ -203,7 +204,7 @@ void graph(const std::string& bytes) {
   check_graph(place.with("model.fp32.onnx", bytes), "model.fp32.onnx");
 }
 
-// A bundle whose members adapters make: on the query of the second layer, from the first layer on alike.
+// A bundle of members with adapters on the query of the second layer.
 fs::path adapted_bundle() {
   static const Forged place(whole_bundle());
   Json manifest = Json::parse(bytes_of(whole_bundle() / "hydrant.json").value());
@@ -212,7 +213,7 @@ fs::path adapted_bundle() {
   return place.path();
 }
 
-// Of a model of texts, of one of images with as many layers, and of one whose members adapters make.
+// For a text model, an image model with as many layers, and a model with adapters.
 void plan(const std::string& bytes) {
   static Forged plain(whole_bundle()), adapters(adapted_bundle());
   static const Architecture texts = Architecture::of(Bundle::open(whole_bundle()));
@@ -233,19 +234,19 @@ void plan(const std::string& bytes) {
   }
 }
 
-// What OpenSSL had to say of a call does not stay with the thread, where whoever uses OpenSSL next would find it.
+// Calls must not leave OpenSSL errors on the thread for other users of OpenSSL.
 template <typename Call>
 void hold_no_errors(const Call& call) {
   try {
     call();
   } catch (const Error&) {
-    hold(ERR_peek_error() == 0, "a refusal leaves errors of OpenSSL's behind");
+    hold(ERR_peek_error() == 0, "an error leaves OpenSSL errors behind");
     throw;
   }
-  hold(ERR_peek_error() == 0, "errors of OpenSSL's are left behind");
+  hold(ERR_peek_error() == 0, "OpenSSL errors are left behind");
 }
 
-// Against a key and against an issuer, which a first byte tells apart: 'k' or another.
+// Checks against a key if the first byte is 'k', else against an issuer.
 void signature(const std::string& bytes) {
   static const Forged place(whole_bundle());
   static const Bundle bundle = Bundle::open(place.path());
@@ -255,7 +256,7 @@ void signature(const std::string& bytes) {
   hold_no_errors([&] { (bytes.substr(0, 1) == "k" ? key : issuer).check(bundle); });
 }
 
-// A whole signature of the corpus, by a key or with a certificate.
+// A signature of the corpus, by a key or with a certificate.
 std::string signature_by(const char* name) {
   const fs::path file = whole_bundle().parent_path() / "corpus" / "signature" / name;
   const auto bytes = bytes_of(file);
@@ -263,20 +264,20 @@ std::string signature_by(const char* name) {
   return bytes->substr(1);
 }
 
-// A key or certificates, against what a key and what a certificate has signed.
+// A key or certificates, against signatures by a key and with a certificate.
 void trust(const std::string& bytes) {
-  static const Forged place(whole_bundle()), beside(whole_bundle());  // the key is no file of the bundle
+  static const Forged place(whole_bundle()), beside(whole_bundle());  // the key lies outside the bundle
   static const Bundle bundle = Bundle::open(place.path());
   static const std::string by_key = signature_by("key"), by_certificate = signature_by("certificate");
   beside.write("trusted.pem", bytes);
-  std::unique_ptr<Trust> found;
-  hold_no_errors([&] { found = std::make_unique<Trust>(beside.path() / "trusted.pem"); });
+  std::unique_ptr<Trust> trusted;
+  hold_no_errors([&] { trusted = std::make_unique<Trust>(beside.path() / "trusted.pem"); });
   place.write("hydrant.sig", by_key);
   try {
-    found->check(bundle);
-  } catch (const Error&) {  // signed by another, or trusted otherwise
+    trusted->check(bundle);
+  } catch (const Error&) {  // another signer
     place.write("hydrant.sig", by_certificate);
-    found->check(bundle);
+    trusted->check(bundle);
   }
 }
 
@@ -284,25 +285,25 @@ void arrays(const std::string& bytes) {
   static const Forged place(whole_bundle());
   place.write("arrays", bytes);
   const Tensors tensors = read_tensors(place.path() / "arrays");
-  hold(!tensors.empty(), "a file of no arrays");
+  hold(!tensors.empty(), "a file without arrays");
   hold_tensors(tensors);
   for (const auto& [name, tensor] : tensors) {
     try {
       for (const Image& image : as_images(tensor)) hold_image(image);
-    } catch (const InputError&) {  // no pictures
+    } catch (const InputError&) {  // no images
     }
   }
 }
 
 void decoded(Decoded (*decode)(std::string_view bytes, std::int64_t most), const std::string& bytes) {
   try {
-    const Decoded found = decode(bytes, kMostPixels);
-    hold_image(found.image);
-    const PictureSize said = picture_size(bytes);
+    const Decoded picture = decode(bytes, kMaxPixelsPerImage);
+    hold_image(picture.image);
+    const PictureSize size = picture_size(bytes);
     const auto is = [](int side, std::uint64_t other) { return static_cast<std::uint64_t>(side) == other; };
-    hold(is(found.image.width, said.width) && is(found.image.height, said.height), "a picture of another size");
-    hold(found.orientation >= 1 && found.orientation <= 8, "an orientation that there is not");
-    const Image turned = upright(found.image, found.orientation);
+    hold(is(picture.image.width, size.width) && is(picture.image.height, size.height), "a picture of another size");
+    hold(picture.orientation >= 1 && picture.orientation <= 8, "an impossible orientation");
+    const Image turned = upright(picture.image, picture.orientation);
     hold_image(turned);
     hold_image(with_channels(turned, 1));
     hold_image(with_channels(turned, 3));
@@ -315,30 +316,29 @@ void png(const std::string& bytes) { decoded(decode_png, bytes); }
 void jpeg(const std::string& bytes) { decoded(decode_jpeg, bytes); }
 
 void orientation(const std::string& bytes) {
-  for (const auto found : {exif_orientation(bytes), exif_orientation(raw_profile(bytes)), xmp_orientation(bytes)})
-    hold(!found || (*found >= 1 && *found <= 8), "an orientation that there is not");
+  for (const auto value : {exif_orientation(bytes), exif_orientation(raw_profile(bytes)), xmp_orientation(bytes)})
+    hold(!value || (*value >= 1 && *value <= 8), "an impossible orientation");
 }
 
-// What stands before the first brace is the header that gives the length of the JSON, where there is one; = stands for
-// the length of the first line.
+// Text before the first brace is the header with the length of the JSON; = means the length of the first line.
 void infer(const std::string& bytes) {
   const std::size_t start = std::min(bytes.find('{'), bytes.size());
   const std::string body = bytes.substr(start);
   std::optional<std::string> header;
   if (start > 0) header = bytes.substr(0, start);
   if (header == "=") header = std::to_string(std::min(body.find('\n'), body.size() - 1) + 1);
-  const InferRequest found = read_infer(body, header, kMostInputs);
-  hold_tensors(found.asked.tensors);
-  hold(!found.asked.tensors.empty() || !found.asked.texts.empty() || !found.asked.images.empty(), "nothing is asked");
+  const InferRequest request = read_infer(body, header, kMaxInputs);
+  hold_tensors(request.inputs.tensors);
+  hold(!request.inputs.tensors.empty() || !request.inputs.texts.empty() || !request.inputs.images.empty(), "no inputs");
 }
 
-// Of a model that reads images, words, or texts, which a first byte tells apart: 'i', 'w' or another.
+// The first byte selects the kind of model: 'i' for images, 'w' for words, else texts.
 void plain(const std::string& bytes) {
   const Reads reads = bytes[0] == 'i' ? Reads::images : bytes[0] == 'w' ? Reads::words : Reads::texts;
-  const PlainRequest found = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), reads, kMostInputs);
-  hold_tensors(found.asked.tensors);
-  const std::size_t inputs = found.asked.texts.size() + found.asked.images.size();
-  hold(found.names.size() == inputs, "an input without a name");
+  const PlainRequest request = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), reads, kMaxInputs);
+  hold_tensors(request.inputs.tensors);
+  const std::size_t inputs = request.inputs.texts.size() + request.inputs.images.size();
+  hold(request.names.size() == inputs, "an input without a name");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is fuzzed: every reader of files and requests that come from elsewhere.
+// Fuzzed readers: of all foreign files and requests.
 #pragma once
 
 #include <filesystem>
@@ -7,17 +7,16 @@
 
 namespace hydrant::fuzz {
 
-// One reader. It takes bytes, which it may refuse with a hydrant::Error, and nothing else.
+// One reader of bytes, which may throw only hydrant::Error.
 struct Target {
   const char* name;
-  // Throws Finding: what was taken says something that cannot be; or whatever else the reader lets through.
+  // Throws Finding: an accepted value is impossible. Other exceptions of the reader are findings, too.
   void (*read)(const std::string& bytes);
 };
 
-// All of them.
 const std::vector<Target>& targets();
 
-// Where the files of a whole bundle lie, of which a target replaces one (runtime/cpp/fuzz/bundle).
+// Sets the folder of the whole bundle in which targets replace a file (runtime/cpp/fuzz/bundle).
 void use_bundle(const std::filesystem::path& folder);
 
 }  // namespace hydrant::fuzz

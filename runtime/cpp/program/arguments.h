@@ -11,24 +11,24 @@
 
 namespace hydrant {
 
-// An input as it was given.
-struct Given {
-  std::string value;                // a text, or the name of a file; - for standard input
+// An input on the command line.
+struct InputArgument {
+  std::string value;                // a text or file name; - for standard input
   std::optional<std::string> pair;  // the second text of a pair
-  bool file = false;                // given with --input
+  bool file = false;                // follows --input
 };
 
 struct Arguments {
   std::string bundle;
-  std::vector<Given> inputs;
+  std::vector<InputArgument> inputs;
   Options options;
-  bool json = false;  // one object instead of a line for each input
-  Telling telling;    // what rows hold
+  bool json = false;  // one object instead of lines
+  RowOptions rows;
   bool verbose = false;
   bool list_backends = false;
   bool profile = false;
   std::vector<std::size_t> batches{1, 8};
-  std::vector<std::size_t> sequences;  // empty: 128, or the longest the model reads
+  std::vector<std::size_t> sequences;  // empty: 128, or the model's maximum
   double seconds = 3;
   std::size_t iterations = 30;
   std::uint64_t seed = 0;
@@ -38,10 +38,10 @@ struct Arguments {
   bool version = false;
 };
 
-// Throws InputError: an option is unknown, lacks its value, is out of range, or does not go with the others.
+// Throws InputError: an option is unknown, lacks its value, is out of range, or has no effect.
 Arguments parse_arguments(const std::vector<std::string>& words);
 
-// What `--help` prints.
+// The output of `--help`.
 std::string help_text();
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// What hydrant-run does beside predicting: `--profile` and `--serve`.
+// The modes `--profile` and `--serve`.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ OrderedJson profile(const Predictor& predictor, const Arguments& arguments);
 // The same as a table for a terminal.
 std::string profile_text(const OrderedJson& report);
 
-// Keeps SIGTERM and SIGINT for `serve`, in this thread and those that it starts; called before any is started.
-void keep_signals();
+// Reserves SIGTERM and SIGINT for `serve`; call before starting threads.
+void reserve_signals();
 
-// Serves a bundle under the name of its folder until SIGTERM or SIGINT, then finishes open requests for up to 30 s.
-// Throws InputError: the address is not available, or this program was built without an HTTP library.
+// Serves a bundle under its folder's name until SIGTERM or SIGINT, then finishes open requests for up to 30 s.
+// Throws InputError: the address is not available, or the build has no HTTP library.
 void serve(const Predictor& predictor, const Arguments& arguments);
 
 }  // namespace hydrant

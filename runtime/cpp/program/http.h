@@ -1,4 +1,4 @@
-// An HTTP server of bounded size: the only part that knows libmicrohttpd.
+// An HTTP server with limits; the only user of libmicrohttpd.
 #pragma once
 
 #include <chrono>
@@ -10,40 +10,39 @@
 
 namespace hydrant {
 
-// What a server takes at once, and where it listens.
+// Limits and address of a server.
 struct HttpLimits {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;         // 0: one of the system's choice
-  std::size_t body = 8U << 20U;      // most bytes of a request's body; of all together, and of long answers, 16 times
-  std::size_t inputs = 1024;         // most inputs of a request
-  std::uint64_t pixels = 1U << 25U;  // most pixels of all its pictures; up to 12 bytes each
-  std::size_t text = 1U << 18U;      // most bytes of a text or pair; some 400 times as many while it is cut into tokens
-  std::size_t connections = 256;     // most that are open; a further one waits
-  std::size_t queue = 64;            // most requests that wait for a worker; a further one is answered with 503
-  std::size_t workers = 2;           // requests that are worked on at once
-  std::chrono::seconds idle{30};     // a connection on which nothing moves for that long is closed
-  std::chrono::seconds transfer{60};  // and one on which a request takes longer to come, or an answer to go
-  std::optional<std::string> token;   // secret that clients send as `Authorization: Bearer …`
+  std::uint16_t port = 8000;          // 0: any free port
+  std::size_t body = 8U << 20U;       // maximum bytes of a body; 16 times for all bodies, and for all long responses
+  std::size_t inputs = 1024;          // maximum inputs of a request
+  std::uint64_t pixels = 1U << 25U;   // maximum pixels of its images; up to 12 bytes each
+  std::size_t text = 1U << 18U;       // maximum bytes of a text or pair; tokenizing needs about 400 times as many
+  std::size_t connections = 256;      // maximum open connections; more must wait
+  std::size_t queue = 64;             // maximum waiting requests; more are rejected with 503
+  std::size_t workers = 2;            // concurrent requests
+  std::chrono::seconds idle{30};      // timeout of idle connections
+  std::chrono::seconds transfer{60};  // timeout of receiving a request or sending a response
+  std::optional<std::string> token;   // secret for `Authorization: Bearer …`
 };
 
-// The header that gives the length of the JSON in a body, behind which tensors stand in binary form.
+// The header with the length of the JSON before binary tensors.
 constexpr const char* kLengthHeader = "Inference-Header-Content-Length";
 
 struct HttpRequest {
-  std::string method;  // "GET", "POST", …
-  std::string path;    // decoded up to a NUL (left as %00), without the query and a slash at its end; no file's name
+  std::string method;                         // "GET", "POST", …
+  std::string path;                           // decoded up to a NUL (kept as %00), without query and final slash
   std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
-  std::optional<std::string> host, origin;    // Host and Origin
-  std::optional<std::string> authorization;   // Authorization
-  std::optional<std::string> header_length;   // that of kLengthHeader
+  std::optional<std::string> host, origin, authorization;
+  std::optional<std::string> header_length;  // kLengthHeader
   std::string body;
 };
 
 struct HttpReply {
   int status = 200;
   std::string body;
-  std::string allow;                     // the methods that are expected, of a reply with status 405
-  std::optional<std::size_t> json_size;  // bytes of JSON, behind which stand others; nothing: all of it is JSON
+  std::string allow;                     // expected methods, with status 405
+  std::optional<std::size_t> json_size;  // bytes of JSON before binary tensors; nothing: JSON alone
 };
 
 class HttpServer {
@@ -51,20 +50,19 @@ class HttpServer {
   using Handler = std::function<HttpReply(const HttpRequest&)>;
   using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
 
-  // Listens; a request with a body is answered by a worker. `refuse` sees the headers alone, before the body is kept.
-  // Throws InputError: the host is no address, or the port is taken.
-  HttpServer(const HttpLimits& limits, Gate refuse, Handler answer);
-  ~HttpServer();  // answers what waits with 503, and closes every connection
+  // Listens; workers answer requests with a body. `reject` sees the headers before the body is stored.
+  // Throws InputError: the host is not an address, or the port is taken.
+  HttpServer(const HttpLimits& limits, Gate reject, Handler answer);
+  ~HttpServer();  // answers waiting requests with 503, and closes all connections
 
   std::uint16_t port() const;
 
-  // Takes no further connection, and closes each after its answer.
+  // Accepts no new connections, and closes each after its response.
   void quiesce();
 
-  // Requests that were begun and not yet answered.
-  std::size_t open() const;
+  std::size_t open() const;  // unfinished requests
 
-  // Closes connections on which a request takes too long to come, or an answer to go; called from time to time.
+  // Closes connections with slow transfers; call regularly.
   void close_late();
 
  private:

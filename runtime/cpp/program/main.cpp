@@ -1,4 +1,4 @@
-// hydrant-run: predicts with a bundle, without Python. Exit status 2 and one line on standard error for bad input.
+// hydrant-run: predictions from a bundle without Python. Errors are one line on stderr, with exit status 2.
 #include <cstdlib>  // before the next line: it defines __GLIBC__
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -22,34 +22,32 @@
 namespace hydrant {
 namespace {
 
-// A file's predictions and what to call each of its inputs.
-struct Predicted {
+// Predictions with the names of their inputs.
+struct NamedPrediction {
   Prediction prediction;
   std::vector<OrderedJson> names;
 };
 
 constexpr const char* kUnwritten = "cannot write to standard output; is the disk full?";
 
-// The ending of a file's name, in small letters.
+// A file name's extension in lower case.
 std::string ending_of(const std::string& file) { return lowered(std::filesystem::path(file).extension().string()); }
 
-// Whether an input is a file of arrays. A text that only ends like one is none.
-bool has_arrays(const Predictor& predictor, const Given& given) {
-  const std::string ending = ending_of(given.value);
-  if (given.pair || (ending != ".npy" && ending != ".npz")) return false;
+// Returns true for files of arrays, but not for texts that merely end like one.
+bool has_arrays(const Predictor& predictor, const InputArgument& input) {
+  const std::string ending = ending_of(input.value);
+  if (input.pair || (ending != ".npy" && ending != ".npz")) return false;
   std::error_code ignored;
-  return given.file || !predictor.reads_texts() || std::filesystem::exists(given.value, ignored);
+  return input.file || !predictor.reads_texts() || std::filesystem::exists(input.value, ignored);
 }
 
-// Refuses a file whose lines are no texts.
+// Throws InputError: the file's lines are not texts.
 void check_lines(const std::string& file) {
-  const auto is_one_of = [ending = ending_of(file)](std::initializer_list<const char*> endings) {
-    return std::find(endings.begin(), endings.end(), ending) != endings.end();
-  };
-  const bool table = is_one_of({".csv", ".tsv", ".jsonl", ".parquet"});
-  if (!table && !is_one_of({".conll", ".bio", ".iob"})) return;
-  throw InputError(file + (table ? " is a table" : " has a word on each line") +
-                   "; expected a text on each line: give its texts so, or read it with `hydrant predict`");
+  const std::string ending = ending_of(file);
+  for (const char* each : {".csv", ".tsv", ".jsonl", ".parquet", ".conll", ".bio", ".iob"})
+    if (ending == each)
+      throw InputError(file + " is a table or has one word per line; expected one text per line: convert it, or use " +
+                       "`hydrant predict`");
 }
 
 Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::size_t first) {
@@ -57,25 +55,24 @@ Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::
   return pictures ? predictor.predict_images(tensor, first) : predictor.predict(tensor);
 }
 
-Predicted predict_arrays(const Predictor& predictor, const std::string& file, std::size_t first) {
+NamedPrediction predict_arrays(const Predictor& predictor, const std::string& file, std::size_t first) {
   const Tensors tensors = read_tensors(file);
   const auto single = tensors.count("") > 0 ? tensors.find("") : tensors.find("x");  // x: labelled examples
-  Predicted found;
+  NamedPrediction rows;
   try {
-    found.prediction =
+    rows.prediction =
         single == tensors.end() ? predictor.predict(tensors) : predict_array(predictor, single->second, first);
   } catch (const InputError& error) {
     throw InputError(file + ": " + error.what());
   }
-  for (std::size_t i = 0; i < found.prediction.size(); ++i)
-    found.names.emplace_back(file + ", row " + std::to_string(i));
-  return found;
+  for (std::size_t i = 0; i < rows.prediction.size(); ++i) rows.names.emplace_back(file + ", row " + std::to_string(i));
+  return rows;
 }
 
-constexpr std::size_t kLongestLine = 1U << 24U;
-constexpr std::string_view kMark = "\xEF\xBB\xBF";  // with which some programs begin a file of UTF-8
+constexpr std::size_t kMaxLineBytes = 1U << 24U;
+constexpr std::string_view kMark = "\xEF\xBB\xBF";  // byte-order mark of UTF-8
 
-// A line without its end (\n, \r\n and more \r); nothing at the end of the stream.
+// A line without its end (\n and any \r before it); nothing at the end of the stream.
 std::optional<std::string> next_line(std::istream& stream, const std::string& name) {
   std::string line;
   for (int each = stream.get(); each != '\n'; each = stream.get()) {
@@ -83,15 +80,15 @@ std::optional<std::string> next_line(std::istream& stream, const std::string& na
       if (line.empty()) return std::nullopt;
       break;
     }
-    if (line.size() == kLongestLine)
-      throw InputError(name + " has a line of more than 16 MiB; expected one text on each line");
+    if (line.size() == kMaxLineBytes)
+      throw InputError(name + " has a line of more than 16 MiB; expected one text per line");
     line.push_back(static_cast<char>(each));
   }
   line.resize(line.find_last_not_of('\r') + 1);
   return line;
 }
 
-// Where rows go.
+// Prints rows, or collects them for --json.
 class Results {
  public:
   Results(const Predictor& predictor, const Arguments& arguments) : predictor_(predictor), arguments_(arguments) {}
@@ -99,17 +96,18 @@ class Results {
   std::size_t count() const { return count_; }
   OrderedJson& all() { return all_; }
 
-  void take(const Predicted& found) {
-    for (OrderedJson& row : prediction_rows(predictor_, found.prediction, found.names, count_, arguments_.telling)) {
+  void take(const NamedPrediction& predicted) {
+    for (OrderedJson& row :
+         prediction_rows(predictor_, predicted.prediction, predicted.names, count_, arguments_.rows)) {
       if (arguments_.json) {
         all_.push_back(std::move(row));
       } else {
         std::cout << to_line(row);
       }
     }
-    count_ += found.prediction.size();
+    count_ += predicted.prediction.size();
     std::cout.flush();
-    if (!std::cout) throw std::runtime_error(kUnwritten);  // nobody reads what would come next
+    if (!std::cout) throw std::runtime_error(kUnwritten);  // the reader is gone
   }
 
  private:
@@ -119,13 +117,13 @@ class Results {
   std::size_t count_ = 0;
 };
 
-Predicted predict_texts(const Predictor& predictor, const std::vector<Text>& texts, std::size_t first) {
-  Predicted found{predictor.predict_texts(texts, first), {}};
-  for (const Text& text : texts) found.names.push_back(name_of(text));
-  return found;
+NamedPrediction predict_texts(const Predictor& predictor, const std::vector<Text>& texts, std::size_t first) {
+  NamedPrediction predicted{predictor.predict_texts(texts, first), {}};
+  for (const Text& text : texts) predicted.names.push_back(name_of(text));
+  return predicted;
 }
 
-// Predicts the lines of a file, or of standard input, a batch at a time.
+// Predicts the lines of a file or of standard input in batches.
 void predict_lines(const Predictor& predictor, const Arguments& arguments, const std::string& file, Results& results) {
   std::ifstream opened;
   const std::string name = file == "-" ? "standard input" : file;
@@ -134,7 +132,7 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
   std::istream& stream = file == "-" ? std::cin : opened;
   std::error_code ignored;
   if (!stream || (file != "-" && std::filesystem::is_directory(file, ignored)))
-    throw InputError("cannot read " + name + "; expected a file with a text on each line");
+    throw InputError("cannot read " + name + "; expected a file with one text per line");
   std::vector<Text> texts;
   const auto flush = [&] {
     if (!texts.empty()) results.take(predict_texts(predictor, texts, results.count()));
@@ -142,19 +140,19 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
   };
   bool first = true;
   while (auto line = next_line(stream, name)) {
-    if (first && line->compare(0, kMark.size(), kMark) == 0) line->erase(0, kMark.size());
+    if (first && starts_with(*line, kMark)) line->erase(0, kMark.size());
     first = false;
     texts.push_back({std::move(*line), std::nullopt});
     if (texts.size() == arguments.options.batch_size) flush();
   }
-  if (stream.bad() || (file == "-" && std::ferror(stdin) != 0))  // std::cin takes a failure for the end
-    throw InputError("cannot read all of " + name + "; what was predicted is of the lines before");
+  if (stream.bad() || (file == "-" && std::ferror(stdin) != 0))  // std::cin hides failures
+    throw InputError("cannot read all of " + name + "; the predictions cover the lines before");
   flush();
 }
 
-// Predicts what comes next: one file of arrays, the lines of a file, or as many pictures or texts as a batch holds.
+// Predicts the next inputs: a file of arrays, the lines of a file, or a batch of images or texts.
 void predict_next(const Predictor& predictor, const Arguments& arguments, std::size_t& next, Results& results) {
-  const std::vector<Given>& inputs = arguments.inputs;
+  const std::vector<InputArgument>& inputs = arguments.inputs;
   const auto is_array = [&](std::size_t i) { return has_arrays(predictor, inputs[i]); };
   if (is_array(next)) return results.take(predict_arrays(predictor, inputs[next++].value, results.count()));
   const bool images = predictor.reads_images();
@@ -164,22 +162,19 @@ void predict_next(const Predictor& predictor, const Arguments& arguments, std::s
   if (has_lines(next)) return predict_lines(predictor, arguments, inputs[next++].value, results);
   std::vector<std::filesystem::path> files;
   std::vector<Text> texts;
-  for (std::size_t held = 0;
-       next < inputs.size() && !is_array(next) && !has_lines(next) && held < arguments.options.batch_size;
-       ++held, ++next) {
-    const Given& given = inputs[next];
+  const std::size_t end = std::min(inputs.size(), next + arguments.options.batch_size);
+  for (; next < end && !is_array(next) && !has_lines(next); ++next) {
+    const InputArgument& input = inputs[next];
     std::error_code ignored;
-    if (images && given.pair) throw InputError("--pair gives texts, but this model reads images; leave it out");
-    if (!images && std::filesystem::is_directory(given.value, ignored))
-      throw InputError(cut(given.value) +
-                       " is a folder; expected a text, or --input and a file with a text on each line");
-    if (!images && std::filesystem::exists(given.value, ignored))
-      throw InputError(cut(given.value) + " is a file; did you mean --input " + given.value +
-                       "? (its lines are texts)");
+    if (images && input.pair) throw InputError("--pair is for texts, but this model reads images; leave it out");
+    if (!images && std::filesystem::is_directory(input.value, ignored))
+      throw InputError(cut(input.value) + " is a folder; expected a text, or --input FILE with one text per line");
+    if (!images && std::filesystem::exists(input.value, ignored))
+      throw InputError(cut(input.value) + " is a file; to predict its lines, use --input " + input.value);
     if (images) {
-      files.emplace_back(given.value);
+      files.emplace_back(input.value);
     } else {
-      texts.push_back({given.value, given.pair});
+      texts.push_back({input.value, input.pair});
     }
   }
   if (!images) return results.take(predict_texts(predictor, texts, results.count()));
@@ -193,7 +188,7 @@ void predict(const Predictor& predictor, const Arguments& arguments) {
   for (std::size_t next = 0; next < arguments.inputs.size();) predict_next(predictor, arguments, next, results);
   if (results.count() == 0) {
     std::vector<std::string> names;
-    for (const Given& given : arguments.inputs) names.push_back(given.value);
+    for (const InputArgument& input : arguments.inputs) names.push_back(input.value);
     throw InputError(join(names) + " holds no rows; expected at least one input");
   }
   if (!arguments.json) return;
@@ -214,12 +209,11 @@ void list_backends(const Arguments& arguments) {
   if (arguments.json) std::cout << to_line({{"onnxruntime", onnxruntime_version()}, {"backends", all}});
 }
 
-// Gives large blocks back to the system when they are freed. Otherwise the GNU C library raises its limit while ONNX
-// Runtime reads a graph, and keeps what that took: half as much again as the weights.
+// Returns large freed blocks to the system, which the GNU C library would keep after loading a graph.
 void return_large_blocks() {
 #ifdef __GLIBC__
   constexpr int kBytes = 1 << 19;
-  mallopt(M_MMAP_THRESHOLD, kBytes);  // NOLINT(concurrency-mt-unsafe): no thread was started yet
+  mallopt(M_MMAP_THRESHOLD, kBytes);  // NOLINT(concurrency-mt-unsafe): no threads yet
 #endif
 }
 
@@ -231,7 +225,7 @@ void run(const Arguments& arguments) {
   } else if (arguments.list_backends) {
     list_backends(arguments);
   } else {
-    if (arguments.serve) keep_signals();
+    if (arguments.serve) reserve_signals();
     const Predictor predictor(arguments.bundle, arguments.options);
     if (arguments.verbose) {
       for (const Fallback& each : predictor.fallbacks())
@@ -257,9 +251,9 @@ int main(int count, char** words) {
     if (std::cout) return 0;
     problem = hydrant::kUnwritten;
   } catch (const std::bad_alloc&) {
-    problem = "there is not enough memory for these inputs; give fewer at once";
+    problem = hydrant::kNoMemory;
   } catch (const std::length_error&) {  // more values than any memory holds
-    problem = "there is not enough memory for these inputs; give fewer at once";
+    problem = hydrant::kNoMemory;
   } catch (const std::exception& error) {
     problem = hydrant::one_line(error.what());
   }

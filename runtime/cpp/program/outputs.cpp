@@ -1,7 +1,6 @@
 #include "outputs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -11,35 +10,25 @@
 namespace hydrant {
 namespace {
 
-void append_little_endian(std::string& bytes, std::uint64_t bits, std::size_t width) {
-  for (std::size_t i = 0; i < width; ++i) bytes.push_back(static_cast<char>(bits >> (8 * i) & 0xFFU));
+// Appends a value in binary form; hosts are little-endian (npy.cpp).
+template <typename Value>
+void append(std::string& bytes, const Value& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
-
-// A value in binary form.
-void append(std::string& bytes, float value) {
-  std::uint32_t bits = 0;
-  static_assert(sizeof(bits) == sizeof(value));
-  std::memcpy(&bits, &value, sizeof(bits));
-  append_little_endian(bytes, bits, sizeof(bits));
-}
-void append(std::string& bytes, std::int64_t value) {
-  append_little_endian(bytes, static_cast<std::uint64_t>(value), sizeof(value));
-}
-void append(std::string& bytes, bool value) { bytes.push_back(value ? '\1' : '\0'); }
 void append(std::string& bytes, const std::string& value) {
-  append_little_endian(bytes, value.size(), 4);
+  append(bytes, static_cast<std::uint32_t>(value.size()));
   bytes += value;
 }
 
-// A value as JSON has it.
 OrderedJson json_of(float value) { return shortest(value); }
-OrderedJson json_of(std::int64_t value) { return value; }
-OrderedJson json_of(bool value) { return value; }
-OrderedJson json_of(const std::string& value) { return value; }
+template <typename Value>
+OrderedJson json_of(const Value& value) {
+  return value;
+}
 
-// An output's place among the others in JSON, and its data either there or appended to `tail`.
-OrderedJson told(const Output& output, bool binary, std::string& tail) {
-  OrderedJson told{{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}};
+// An output as JSON, with its data, or with its data appended to `tail`.
+OrderedJson output_json(const Output& output, bool binary, std::string& tail) {
+  OrderedJson described{{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}};
   const std::size_t start = tail.size();
   OrderedJson data = OrderedJson::array();
   std::visit(
@@ -54,18 +43,18 @@ OrderedJson told(const Output& output, bool binary, std::string& tail) {
       },
       output.values);
   if (binary) {
-    told["parameters"] = {{"binary_data_size", tail.size() - start}};
+    described["parameters"] = {{"binary_data_size", tail.size() - start}};
   } else {
-    told["data"] = std::move(data);
+    described["data"] = std::move(data);
   }
-  return told;
+  return described;
 }
 
 const Output& output_called(const std::vector<Output>& outputs, const std::string& name) {
   return *std::find_if(outputs.begin(), outputs.end(), [&](const Output& each) { return each.name == name; });
 }
 
-// How many tokens the longest text has.
+// Number of tokens of the longest text.
 std::size_t longest_of(const Prediction& prediction) {
   std::size_t longest = 0;
   for (std::size_t i = 0; prediction.mask && i < prediction.mask->size(); ++i)
@@ -73,14 +62,14 @@ std::size_t longest_of(const Prediction& prediction) {
   return longest;
 }
 
-// Keeps the first `kept` of every T tokens, each of which has `width` values.
+// Keeps the first `count` of every T tokens with `width` values each.
 template <typename Value>
 std::vector<Value> shortened(const std::vector<Value>& values, std::size_t tokens, std::size_t width,
-                             std::size_t kept) {
-  std::vector<Value> found;
+                             std::size_t count) {
+  std::vector<Value> first;
   for (std::size_t i = 0; i < values.size(); ++i)
-    if (i / width % tokens < kept) found.push_back(values[i]);
-  return found;
+    if (i / width % tokens < count) first.push_back(values[i]);
+  return first;
 }
 
 }  // namespace
@@ -98,7 +87,7 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   const std::size_t longest = longest_of(p);
   std::vector<Output> all;
   const auto add = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
-    if (values.empty()) return;  // no field of this task
+    if (values.empty()) return;  // another task's field
     if (p.tokens > 0) {
       const auto tokens = shape.begin() + static_cast<std::ptrdiff_t>(token_axis(name));
       const std::int64_t width = std::accumulate(tokens, shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -142,11 +131,10 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   return all;
 }
 
-void check_outputs(const InferRequest& request, const std::vector<std::string>& known) {
-  for (const WantedOutput& output : request.outputs) {
-    if (std::find(known.begin(), known.end(), output.name) == known.end())
-      throw InputError("output " + cut(output.name) + " is unknown; this model gives " + listing(known, 32));
-  }
+void check_outputs(const InferRequest& request, const std::vector<std::string>& names) {
+  for (const RequestedOutput& output : request.outputs)
+    if (std::find(names.begin(), names.end(), output.name) == names.end())
+      throw InputError("output " + cut(output.name) + " is unknown; expected " + listing(names, 32));
 }
 
 InferAnswer infer_answer(const std::string& model, const std::string& version, const InferRequest& request,
@@ -156,13 +144,13 @@ InferAnswer infer_answer(const std::string& model, const std::string& version, c
   OrderedJson& list = head["outputs"] = OrderedJson::array();
   std::string tail;
   bool marked = request.outputs.empty() && request.binary;
-  for (const WantedOutput& wanted : request.outputs) {
+  for (const RequestedOutput& wanted : request.outputs) {
     const bool binary = wanted.binary.value_or(request.binary);
-    list.push_back(told(output_called(outputs, wanted.name), binary, tail));
+    list.push_back(output_json(output_called(outputs, wanted.name), binary, tail));
     marked = marked || binary;
   }
   if (request.outputs.empty()) {
-    for (const Output& output : outputs) list.push_back(told(output, request.binary, tail));
+    for (const Output& output : outputs) list.push_back(output_json(output, request.binary, tail));
   }
   std::string body = to_line(head);
   if (!marked) return {std::move(body), std::nullopt};

@@ -1,4 +1,4 @@
-// Predictions → the bodies that answer `…/infer`: tensors in JSON, or in binary form behind it.
+// Predictions → response bodies of `…/infer`: tensors in JSON, or in binary form after it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hydrant {
 
-// A tensor of an answer.
+// A tensor of a response.
 struct Output {
   std::string name;
   std::vector<std::int64_t> shape;  // [B] or [B, …]
@@ -21,22 +21,22 @@ struct Output {
   const char* datatype() const;  // "FP32", "INT64", "BOOL" or "BYTES"
 };
 
-// Every field of a prediction as a tensor, named as in Python's `Prediction`; tokens are cut to the longest text.
+// All fields of a prediction as tensors, named as in Python's `Prediction`; the token axis ends at the longest text.
 std::vector<Output> outputs_of(const Predictor& predictor, Prediction prediction);
 
-// Which axis of an output of a model that tags tokens is that of the tokens.
+// The token axis of an output, for token classification.
 std::size_t token_axis(const std::string& output);
 
-// Throws InputError: an output that is wanted is none of these.
-void check_outputs(const InferRequest& request, const std::vector<std::string>& known);
+// Throws InputError: a requested output is unknown.
+void check_outputs(const InferRequest& request, const std::vector<std::string>& names);
 
-// A body, and the length of its JSON where binary tensors stand behind that.
+// A body, and the length of its JSON if binary tensors follow.
 struct InferAnswer {
   std::string body;
   std::optional<std::size_t> json_size;
 };
 
-// The answer to a request whose outputs were checked: those it wants in its order, or all.
+// The response with the requested outputs in their order, or all; `check_outputs` comes first.
 InferAnswer infer_answer(const std::string& model, const std::string& version, const InferRequest& request,
                          const std::vector<Output>& outputs);
 

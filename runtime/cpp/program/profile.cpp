@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "../src/messages.h"
 #include "commands.h"
 
 namespace hydrant {
@@ -16,27 +17,29 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSteady = 0.025;  // largest coefficient of variation that goes without a warning, as in trtexec
-constexpr double kLevel = 0.05;    // largest difference between the medians of the two halves
+constexpr double kMaxVariation = 0.025;  // maximum coefficient of variation without a warning, as in trtexec
+constexpr double kMaxDrift = 0.05;       // maximum difference between the medians of both halves
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::string percent(double share) {
-  char text[32];
-  static_cast<void>(std::snprintf(text, sizeof text, "%.1f%%", share * 100));
+std::string cell(double value, const char* form) {
+  char text[40];
+  static_cast<void>(std::snprintf(text, sizeof text, form, value));
   return text;
 }
 
-// How long to measure.
+std::string percent(double share) { return cell(share * 100, "%.1f%%"); }
+
+// Minimum effort of a measurement.
 struct Rules {
-  double seconds = 3;           // least time of all repetitions together
-  std::size_t iterations = 30;  // least number of repetitions
-  double warm_up = 0.2;         // least seconds before them
+  double seconds = 3;  // of all repetitions together
+  std::size_t iterations = 30;
+  double warm_up = 0.2;  // seconds before them
 };
 
 // Times in milliseconds.
 struct Latency {
-  double p50 = 0, p90 = 0, p95 = 0, p99 = 0;  // percentiles, linear between neighbours
+  double p50 = 0, p90 = 0, p95 = 0, p99 = 0;  // percentiles, interpolated
   double mean = 0;
   double variation = 0;  // standard deviation ÷ mean
   double drift = 0;      // median of the second half of the repetitions ÷ that of the first, − 1
@@ -47,15 +50,15 @@ std::vector<double> repeat(const std::function<void()>& run, const Rules& rules)
   const Clock::time_point begin = Clock::now();
   do run();
   while (since(begin) < rules.warm_up);
-  std::vector<double> taken;
+  std::vector<double> times;
   double spent = 0;
-  while (taken.size() < rules.iterations || spent < rules.seconds) {
+  while (times.size() < rules.iterations || spent < rules.seconds) {
     const Clock::time_point start = Clock::now();
     run();
-    taken.push_back(since(start));
-    spent += taken.back();
+    times.push_back(since(start));
+    spent += times.back();
   }
-  return taken;
+  return times;
 }
 
 double percentile(std::vector<double> values, double share) {
@@ -79,42 +82,35 @@ Latency latency_of(const std::vector<double>& seconds) {
   return {ms(0.5), ms(0.9), ms(0.95), ms(0.99), mean * 1e3, std::sqrt(squares / count) / mean, drift, seconds.size()};
 }
 
-std::vector<std::string> instabilities(const std::string& name, const Latency& latency) {
-  std::vector<std::string> found;
-  if (latency.variation > kSteady) {
-    found.push_back(name + ": the times varied (standard deviation ÷ mean) by " + percent(latency.variation) +
-                    "; close other programs, or measure longer with --seconds");
+std::vector<std::string> stability_warnings(const std::string& name, const Latency& latency) {
+  std::vector<std::string> warnings;
+  if (latency.variation > kMaxVariation) {
+    warnings.push_back(name + ": times varied by " + percent(latency.variation) +
+                       " (standard deviation ÷ mean); close other programs, or use more --seconds");
   }
-  if (std::abs(latency.drift) > kLevel) {
-    found.push_back(name + ": the medians of the first and the second half differ by " +
-                    percent(std::abs(latency.drift)) + "; the machine was changing its speed; measure again");
+  if (std::abs(latency.drift) > kMaxDrift) {
+    warnings.push_back(name + ": the medians of both halves differ by " + percent(std::abs(latency.drift)) +
+                       ", since the machine changed its speed; measure again");
   }
-  return found;
+  return warnings;
 }
 
-std::vector<std::string> busy() {
+std::vector<std::string> load_warnings() {
   double load = 0;
   const auto cores = std::max(std::thread::hardware_concurrency(), 1U);
   if (getloadavg(&load, 1) != 1 || load <= cores) return {};
-  char text[120];
-  static_cast<void>(std::snprintf(text, sizeof text,
-                                  "the load average was %.1f on %u cores before the measurement; close other programs",
-                                  load, cores));
-  return {text};
+  return {concat("the load average was ", cell(load, "%.1f"), " on ", cores, " cores; close other programs")};
 }
 
 constexpr std::size_t kTokens = 128;
 
 std::vector<std::size_t> sequences_of(const Predictor& predictor, const Arguments& arguments) {
   const std::size_t longest = predictor.longest();
-  const std::string most = std::to_string(longest);
   if (arguments.sequences.empty()) return {predictor.reads_images() ? longest : std::min(kTokens, longest)};
-  if (predictor.reads_images()) {
-    throw InputError("sequence was given; an image always has " + most + " tokens here, so leave it out");
-  }
-  for (const std::size_t sequence : arguments.sequences) {
-    if (sequence > longest) throw InputError("sequence is " + std::to_string(sequence) + "; expected 1 to " + most);
-  }
+  if (predictor.reads_images())
+    throw InputError(concat("--sequence is for texts; images always have ", longest, " tokens here: leave it out"));
+  for (const std::size_t sequence : arguments.sequences)
+    if (sequence > longest) throw InputError(concat("sequence is ", sequence, "; expected 1 to ", longest));
   return arguments.sequences;
 }
 
@@ -125,18 +121,12 @@ OrderedJson latency_json(const Latency& latency) {
           {"drift", latency.drift}, {"iterations", latency.iterations}};
 }
 
-std::string cell(double value, const char* form) {
-  char text[40];
-  static_cast<void>(std::snprintf(text, sizeof text, form, value));
-  return text;
-}
-
 }  // namespace
 
 OrderedJson profile(const Predictor& predictor, const Arguments& arguments) {
   const Rules rules{arguments.seconds, arguments.iterations, Rules().warm_up};
   const std::vector<std::size_t> sequences = sequences_of(predictor, arguments);
-  std::vector<std::string> warnings = busy();
+  std::vector<std::string> warnings = load_warnings();
   OrderedJson cases = OrderedJson::array();
   for (const std::size_t sequence : sequences) {
     for (const std::size_t batch : arguments.batches) {
@@ -151,10 +141,8 @@ OrderedJson profile(const Predictor& predictor, const Arguments& arguments) {
                        {"chunk", (batch + parts - 1) / parts},
                        {"latency_ms", latency_json(latency)},
                        {"throughput", static_cast<double>(batch) / latency.mean * 1e3}});
-      for (std::string& text :
-           instabilities("batch " + std::to_string(batch) + ", " + std::to_string(sequence) + " tokens", latency)) {
+      for (std::string& text : stability_warnings(concat("batch ", batch, ", ", sequence, " tokens"), latency))
         warnings.push_back(std::move(text));
-      }
     }
   }
   const OrderedJson threads = arguments.options.threads ? OrderedJson(*arguments.options.threads) : OrderedJson();

@@ -2,24 +2,24 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <iterator>
 #include <limits>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 
 #include "../src/bytes.h"
+#include "../src/image.h"
 #include "../src/json.h"
 #include "../src/messages.h"
+#include "ascii.h"
 #include "datatypes.h"
 #include "http.h"
 
 namespace hydrant {
 namespace {
 
-constexpr std::size_t kMostDimensions = 8, kMostInputs = 16;
+constexpr std::size_t kMaxDimensions = 8, kMaxTensors = 16;
 constexpr const char* kText = "text";
 constexpr const char* kPair = "text_pair";
 constexpr const char* kWordList = "tokens";
@@ -33,50 +33,45 @@ const Json& required(const Json& object, const char* key, const std::string& whe
 }
 
 Json decoded(std::string_view body) {
-  Json found;
   try {
-    found = parse_json(body);
+    Json request = parse_json(body);
+    if (request.is_object()) return request;
+    throw InputError(concat("the request is a JSON ", request.type_name(), "; expected an object"));
   } catch (const std::invalid_argument& error) {
     throw InputError("the request is not JSON (" + one_line(error.what()) + "); expected one JSON object");
   }
-  if (!found.is_object())
-    throw InputError(std::string("the request is a JSON ") + found.type_name() + "; expected an object");
-  return found;
 }
 
-void refuse_unknown(const Json& object, const std::set<std::string>& known, const std::string& where) {
-  for (const auto& [key, value] : object.items()) {
-    if (known.count(key) == 0)
-      throw InputError(where + " has the key " + cut(key) + "; expected " + listing({known.begin(), known.end()}));
-  }
+void check_keys(const Json& object, const std::vector<std::string>& keys, const std::string& where) {
+  for (const auto& [key, value] : object.items())
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      throw InputError(where + " has the key " + cut(key) + "; expected " + listing(keys));
 }
 
-// The bytes behind the JSON, which tensors take one after the other.
+// The bytes after the JSON, read tensor by tensor.
 class Tail {
  public:
-  // `marked`: whether a header says where the JSON ends.
+  // `marked`: a header has the length of the JSON.
   Tail(std::string_view bytes, bool marked) : bytes_(bytes), marked_(marked) {}
 
-  // The next bytes, as many as the size says.
+  // The next bytes of this size.
   std::string_view take(const std::string& what, const Json& size) {
     if (!marked_)
       throw InputError(what + " has " + kSize + ", but the request has no header " + kLengthHeader + "; expected both");
     const auto count = integer(size, 0, static_cast<std::int64_t>(bytes_.size()));
     if (!count) {
-      throw InputError(what + " has " + kSize + " " + shown(size) + "; expected a whole number up to " +
-                       std::to_string(bytes_.size()) + ", the bytes that are left");
+      throw InputError(concat(what, " has ", kSize, " ", shown(size), "; expected a whole number up to the remaining ",
+                              bytes_.size(), " bytes"));
     }
     const std::string_view taken = bytes_.substr(0, static_cast<std::size_t>(*count));
     bytes_.remove_prefix(taken.size());
     return taken;
   }
 
-  // Refuses bytes that no tensor took.
+  // Throws InputError: bytes are left.
   void check_end() const {
-    if (!bytes_.empty()) {
-      throw InputError(std::to_string(bytes_.size()) + " bytes stand behind the last tensor; expected as many as the " +
-                       kSize + " of all inputs say");
-    }
+    if (!bytes_.empty())
+      throw InputError(concat(bytes_.size(), " bytes follow the last tensor; expected the sum of all ", kSize));
   }
 
  private:
@@ -84,32 +79,25 @@ class Tail {
   bool marked_;
 };
 
-// Bytes of JSON at the beginning of a body, as the header says; without it all of them.
+// Size of the JSON in a body, from the header; without it the whole body.
 std::size_t json_size(std::string_view body, const std::optional<std::string>& header) {
   if (!header) return body.size();
-  std::uint64_t size = 0;
-  const char* const end = header->data() + header->size();
-  const auto [last, failed] = std::from_chars(header->data(), end, size);
-  if (failed != std::errc() || last != end)
-    throw InputError(std::string(kLengthHeader) + " is " + cut(*header) + "; expected the length of the JSON in bytes");
-  if (size < 1 || size > body.size()) {
-    throw InputError(std::string(kLengthHeader) + " is " + std::to_string(size) +
-                     "; expected the length of the JSON, 1 to " + std::to_string(body.size()) +
-                     ", the length of the body");
-  }
-  return static_cast<std::size_t>(size);
+  const auto size = decimal(*header);
+  if (size && *size >= 1 && *size <= body.size()) return static_cast<std::size_t>(*size);
+  throw InputError(
+      concat(kLengthHeader, " is ", cut(*header), "; expected the length of the JSON in bytes, 1 to ", body.size()));
 }
 
-// The parameters of an object, those refused that would change the answer.
+// The parameters of an object. Throws InputError: an unsupported one.
 const Json& parameters_of(const Json& object, const std::string& where) {
   const Json& parameters = member(object, "parameters");
   if (!parameters.is_null() && !parameters.is_object())
     throw InputError(where + " has parameters = " + shown(parameters) + "; expected a JSON object");
   for (const char* name : {"classification", "sequence_id", "shared_memory_region"}) {
     const Json& value = member(parameters, name);
-    // NOLINTNEXTLINE(readability-container-size-empty): JSON, whose empty() is another question
+    // NOLINTNEXTLINE(readability-container-size-empty): JSON's empty() differs
     if (!value.is_null() && value != 0 && value != "" && value != false)
-      throw InputError(where + " has parameter " + name + ", which is not served here; leave it out");
+      throw InputError(where + " has parameter " + name + ", which is not supported; leave it out");
   }
   return parameters;
 }
@@ -121,7 +109,14 @@ std::optional<bool> flag(const Json& parameters, const char* name, const std::st
   return value.get<bool>();
 }
 
-GivenTensor read_tensor(const Json& input, std::size_t index, Tail& tail) {
+std::optional<std::string> string_option(const Json& request, const char* name) {
+  const Json& value = member(request, name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_string()) throw InputError(concat(name, " is ", shown(value), "; expected a string"));
+  return value.get<std::string>();
+}
+
+RequestTensor read_tensor(const Json& input, std::size_t index, Tail& tail) {
   const std::string where = "inputs[" + std::to_string(index) + "]";
   if (!input.is_object())
     throw InputError(where + " is " + shown(input) + "; expected an object with name, datatype, shape and data");
@@ -131,7 +126,7 @@ GivenTensor read_tensor(const Json& input, std::size_t index, Tail& tail) {
   const Json& type = required(input, "datatype", where, "one such as INT64, FP32 or BYTES");
   if (!type.is_string()) throw InputError(where + " has datatype = " + shown(type) + "; expected a string");
   const Json& shape = required(input, "shape", where, "an array of sizes");
-  if (!shape.is_array() || shape.empty() || shape.size() > kMostDimensions)
+  if (!shape.is_array() || shape.empty() || shape.size() > kMaxDimensions)
     throw InputError(where + " has shape = " + shown(shape) + "; expected an array of 1 to 8 sizes");
   std::vector<std::int64_t> sizes;
   for (const Json& size : shape) {
@@ -139,29 +134,29 @@ GivenTensor read_tensor(const Json& input, std::size_t index, Tail& tail) {
     if (!number) throw InputError(where + " has shape = " + shown(shape) + "; expected whole numbers, 0 or more");
     sizes.push_back(*number);
   }
-  GivenTensor given{name.get<std::string>(), type.get<std::string>(), std::move(sizes), nullptr, {}};
-  const std::string what = "input " + cut(given.name);
+  RequestTensor tensor{name.get<std::string>(), type.get<std::string>(), std::move(sizes), nullptr, {}};
+  const std::string what = "input " + cut(tensor.name);
   const bool binary = parameters.is_object() && parameters.contains(kSize);
   if (!binary) {
-    given.data = &required(input, "data", what, "an array of values, or binary_data_size among its parameters");
+    tensor.data = &required(input, "data", what, "an array of values, or binary_data_size among its parameters");
   } else if (input.contains("data")) {
     throw InputError(what + " has data and " + kSize + "; expected one of them");
   } else {
-    given.bytes = tail.take(what, parameters[kSize]);
+    tensor.bytes = tail.take(what, parameters[kSize]);
   }
-  return given;
+  return tensor;
 }
 
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Whether bytes are base64, in one line or in lines as programs break them, which no image file is.
+// Returns true for base64 on one line or on lines of usual length; image files never are.
 bool is_base64(std::string_view bytes) {
-  constexpr std::size_t kShortestPart = 64, kLongestPart = 76;
+  constexpr std::size_t kMinLine = 64, kMaxLine = 76;
   while (true) {
     const std::size_t length = std::min(bytes.find_first_not_of(kAlphabet), bytes.size());
     std::string_view rest = bytes.substr(length);
     const std::size_t line_end = rest.substr(0, 1) == "\n" ? 1 : rest.substr(0, 2) == "\r\n" ? 2 : 0;
-    if (line_end > 0 && rest.size() > line_end && length >= kShortestPart && length <= kLongestPart) {
+    if (line_end > 0 && rest.size() > line_end && length >= kMinLine && length <= kMaxLine) {
       bytes = rest.substr(line_end);
       continue;
     }
@@ -171,72 +166,73 @@ bool is_base64(std::string_view bytes) {
   }
 }
 
-// The bytes of an image file, which in JSON stand in base64, and as bytes may.
-std::string image_file(const GivenTensor& given, const std::string& element) {
-  if (given.data != nullptr) return from_base64(element, "input image");
+// The bytes of an image file: base64 in JSON, optional in binary form.
+std::string image_file(const RequestTensor& tensor, const std::string& element) {
+  if (tensor.data != nullptr) return from_base64(element, "input image");
   if (!is_base64(element)) return element;
   try {
     return from_base64(element, "input image");
-  } catch (const InputError&) {  // a file after all, if of no kind that is known
+  } catch (const InputError&) {  // an unknown file, not base64
     return element;
   }
 }
 
 void check_count(std::size_t count, std::size_t most) {
   if (count <= most) return;
-  throw TooMuch("the request has " + std::to_string(count) + " inputs; at most " + std::to_string(most) +
-                " are taken at once; send them in parts, or start the server with a larger --max-inputs");
+  throw TooManyInputs(concat("the request has ", count, " inputs; expected at most ", most,
+                             "; send them in parts, or start the server with a larger --max-inputs"));
 }
 
 // Inputs of a tensor.
 std::size_t rows_of(const std::vector<std::int64_t>& shape) { return static_cast<std::size_t>(shape.front()); }
 
-Asked asked_of(const Json& inputs, Tail& tail, std::size_t most) {
-  if (!inputs.is_array() || inputs.empty() || inputs.size() > kMostInputs)
+RequestInputs request_inputs(const Json& inputs, Tail& tail, std::size_t most) {
+  if (!inputs.is_array() || inputs.empty() || inputs.size() > kMaxTensors)
     throw InputError("inputs is " + shown(inputs) + "; expected an array of 1 to 16 tensors");
-  Asked asked;
+  RequestInputs request;
   std::set<std::string> names;
   std::vector<std::string> texts, pairs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const GivenTensor given = read_tensor(inputs[i], i, tail);
-    if (!names.insert(given.name).second)
-      throw InputError("input " + cut(given.name) + " is given twice; expected each once");
-    if (given.shape.front() == 0)
-      throw InputError("input " + cut(given.name) + " has shape " + shape_text(given.shape) +
+    const RequestTensor tensor = read_tensor(inputs[i], i, tail);
+    if (!names.insert(tensor.name).second)
+      throw InputError("input " + cut(tensor.name) + " occurs twice; expected each once");
+    if (tensor.shape.front() == 0)
+      throw InputError("input " + cut(tensor.name) + " has shape " + shape_text(tensor.shape) +
                        "; expected 1 input or more");
     const auto elements = [&] {
-      check_count(rows_of(given.shape), most);
-      return elements_of(given);
+      check_count(rows_of(tensor.shape), most);
+      return elements_of(tensor);
     };
-    if (given.name == kText) {
+    if (tensor.name == kText) {
       texts = elements();
-    } else if (given.name == kPair) {
+    } else if (tensor.name == kPair) {
       pairs = elements();
-    } else if (given.name == kImage) {
-      for (const std::string& element : elements()) asked.images.push_back(image_file(given, element));
+    } else if (tensor.name == kImage) {
+      for (const std::string& element : elements()) request.images.push_back(image_file(tensor, element));
     } else {
-      asked.tensors[given.name] = numbers_of(given);
-      check_count(rows_of(given.shape), most);
+      request.tensors[tensor.name] = numbers_of(tensor);
+      check_count(rows_of(tensor.shape), most);
     }
   }
   tail.check_end();
   const bool text = names.count(kText) > 0, pair = names.count(kPair) > 0, image = names.count(kImage) > 0;
   if (pair && (!text || pairs.size() != texts.size()))
-    throw InputError("input text_pair has " + std::to_string(pairs.size()) + " texts, but text " +
-                     std::to_string(texts.size()) + "; expected as many of both");
+    throw InputError(
+        concat("input text_pair has ", pairs.size(), " texts, but text ", texts.size(), "; expected equal numbers"));
   if ((text || image) && names.size() != (pair ? 2U : 1U))
     throw InputError("inputs are " + listing({names.begin(), names.end()}) +
-                     "; expected text, image, or the graph's own tensors, not several of these");
+                     "; expected one of text, image and the graph's own tensors");
   for (std::size_t i = 0; i < texts.size(); ++i)
-    asked.texts.push_back({std::move(texts[i]), pair ? std::optional<std::string>(std::move(pairs[i])) : std::nullopt});
-  return asked;
+    request.texts.push_back(
+        {std::move(texts[i]), pair ? std::optional<std::string>(std::move(pairs[i])) : std::nullopt});
+  return request;
 }
 
-// An array that is nested as deep as tensors are: token ids [B, T], or pixels [B, channels, height, width].
+// A nested array: token ids [B, T], or pixels [B, channels, height, width].
 Tensor plain_tensor(const std::string& name, const Json& data, std::size_t most) {
   std::vector<std::int64_t> shape;
   const Json* part = &data;
-  for (; part->is_array() && shape.size() < kMostDimensions; part = &part->front()) {
+  for (; part->is_array() && shape.size() < kMaxDimensions; part = &part->front()) {
     shape.push_back(static_cast<std::int64_t>(part->size()));
     if (part->empty()) throw InputError("input " + cut(name) + " is empty; expected a nested array of numbers");
   }
@@ -245,68 +241,6 @@ Tensor plain_tensor(const std::string& name, const Json& data, std::size_t most)
   check_count(rows_of(shape), most);
   return numbers_of({name, name == "pixel_values" ? "FP32" : "INT64", shape, &data, {}});
 }
-
-}  // namespace
-
-std::string from_base64(const std::string& given, const std::string& what) {
-  std::string text;
-  std::copy_if(given.begin(), given.end(), std::back_inserter(text),
-               [](char each) { return each != ' ' && each != '\n' && each != '\r' && each != '\t'; });
-  static const std::array<int, 256> places = [] {
-    std::array<int, 256> found{};
-    found.fill(-1);
-    for (std::size_t i = 0; i < kAlphabet.size(); ++i)
-      found[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int>(i);
-    return found;
-  }();
-  const std::size_t stop = text.find_last_not_of('=');
-  const std::size_t length = stop == std::string::npos ? 0 : stop + 1;
-  std::string bytes;
-  bytes.reserve(length / 4 * 3 + 3);
-  unsigned bits = 0;
-  int held = 0;
-  for (std::size_t i = 0; i < length; ++i) {
-    const int place = places[static_cast<unsigned char>(text[i])];
-    if (place < 0)
-      throw InputError(what + " is not base64 (" + cut(text, 24) +
-                       "); expected the bytes of a JPEG or PNG file in base64");
-    bits = (bits << 6U | static_cast<unsigned>(place)) & 0xFFFFU;
-    held += 6;
-    if (held >= 8) bytes.push_back(static_cast<char>(bits >> static_cast<unsigned>(held -= 8) & 0xFFU));
-  }
-  if (text.size() % 4 != 0 || length % 4 == 1 || text.size() - length > 2)
-    throw InputError(what + " is not base64: it has " + std::to_string(text.size()) +
-                     " characters; expected a multiple of four, with = at the end");
-  return bytes;
-}
-
-InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length, std::size_t most) {
-  const std::size_t size = json_size(body, header_length);
-  const Json found = decoded(body.substr(0, size));
-  Tail tail(body.substr(size), header_length.has_value());
-  InferRequest request;
-  const Json& id = member(found, "id");
-  if (!id.is_null() && !id.is_string()) throw InputError("id is " + shown(id) + "; expected a string");
-  if (id.is_string()) request.id = id.get<std::string>();
-  const Json& outputs = member(found, "outputs");
-  if (!outputs.is_null() && !outputs.is_array())
-    throw InputError("outputs is " + shown(outputs) + "; expected an array of {\"name\": …}");
-  std::set<std::string> names;
-  for (const Json& output : outputs) {
-    const Json& name = member(output, "name");
-    if (!name.is_string()) throw InputError("outputs holds " + shown(output) + "; expected {\"name\": …}");
-    const std::string what = "output " + cut(name.get<std::string>());
-    if (!names.insert(name.get<std::string>()).second)
-      throw InputError(what + " is asked for twice; expected each once");
-    request.outputs.push_back({name.get<std::string>(), flag(parameters_of(output, what), "binary_data", what)});
-  }
-  const char* const whole = "the request";
-  request.binary = flag(parameters_of(found, whole), "binary_data_output", whole).value_or(false);
-  request.asked = asked_of(required(found, "inputs", whole, "an array of tensors"), tail, most);
-  return request;
-}
-
-namespace {
 
 // A text, or a pair: "…", ["…", "…"], {"text": "…"} or {"text": "…", "text_pair": "…"}.
 Text text_of(const Json& input, const std::string& where) {
@@ -323,93 +257,26 @@ Text text_of(const Json& input, const std::string& where) {
 // A text, or the list of its words: "…", ["…", …], {"text": "…"} or {"tokens": ["…", …]}.
 Text words_of(const Json& input, const std::string& where) {
   const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kWordList));
-  const Json& given = named ? input.front() : input;
-  if (given.is_string()) return {given.get<std::string>(), std::nullopt};
+  const Json& words = named ? input.front() : input;
+  if (words.is_string()) return {words.get<std::string>(), std::nullopt};
   const auto text = [](const Json& each) { return each.is_string(); };
-  if (!given.is_array() || !std::all_of(given.begin(), given.end(), text))
+  if (!words.is_array() || !std::all_of(words.begin(), words.end(), text))
     throw InputError(where + " is " + shown(input) + "; expected a text, or its words as an array of strings");
-  return {"", std::nullopt, given.get<std::vector<std::string>>()};
+  return {"", std::nullopt, words.get<std::vector<std::string>>()};
 }
 
-// The bytes of a picture: base64, which may be that of a data: URL, or {"image": base64}.
+// The bytes of an image: base64, a data: URL, or {"image": base64}.
 std::string image_of(const Json& input, const std::string& where) {
-  const Json& given = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;
-  if (!given.is_string()) throw InputError(where + " is " + shown(input) + "; expected an image file in base64");
-  const auto& text = given.get_ref<const std::string&>();
+  const Json& image = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;
+  if (!image.is_string()) throw InputError(where + " is " + shown(input) + "; expected an image file in base64");
+  const auto& text = image.get_ref<const std::string&>();
   const std::size_t comma = text.compare(0, 5, "data:") == 0 ? text.find(',') : std::string::npos;
   return from_base64(comma == std::string::npos ? text : text.substr(comma + 1), where);
 }
 
-std::optional<std::string> string_option(const Json& request, const char* name) {
-  const Json& value = member(request, name);
-  if (value.is_null()) return std::nullopt;
-  if (!value.is_string()) throw InputError(std::string(name) + " is " + shown(value) + "; expected a string");
-  return value.get<std::string>();
-}
-
-}  // namespace
-
-PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most) {
-  const Json found = decoded(body);
-  refuse_unknown(found, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
-  PlainRequest request;
-  const Json& probabilities = member(found, "probabilities");
-  if (!probabilities.is_null() && !probabilities.is_boolean())
-    throw InputError("probabilities is " + shown(probabilities) + "; expected true or false");
-  request.telling.probabilities = probabilities == true;
-  if (const auto named = string_option(found, "aggregation")) request.telling.aggregation = aggregation_of(*named);
-  request.model = string_option(found, "model");
-  request.version = string_option(found, "version");
-  const Json& inputs = required(found, "inputs", "the request", "an array of inputs");
-  if (inputs.is_object() && !inputs.empty()) {
-    for (const auto& [name, data] : inputs.items()) request.asked.tensors[name] = plain_tensor(name, data, most);
-    return request;
-  }
-  if (!inputs.is_array())
-    throw InputError("inputs is " + shown(inputs) + "; expected an array of inputs, or an object of tensors by name");
-  check_count(inputs.size(), most);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string where = "input " + std::to_string(i);
-    if (reads == Reads::images) {
-      request.asked.images.push_back(image_of(inputs[i], where));
-      request.names.emplace_back("image " + std::to_string(i));
-      continue;
-    }
-    Text text = reads == Reads::words ? words_of(inputs[i], where) : text_of(inputs[i], where);
-    request.names.push_back(name_of(text));
-    request.asked.texts.push_back(std::move(text));
-  }
-  return request;
-}
-
-OrderedJson inputs_metadata(const Predictor& predictor) {
-  OrderedJson found = OrderedJson::array();
-  const auto add = [&](const std::string& name, const char* datatype, const std::vector<std::int64_t>& shape) {
-    found.push_back({{"name", name}, {"datatype", datatype}, {"shape", shape}});
-  };
-  if (predictor.reads_texts()) {
-    add(kText, "BYTES", {-1});
-    return found;
-  }
-  if (predictor.prepares_images()) {
-    add(kImage, "BYTES", {-1});
-    return found;
-  }
-  for (const auto& [name, tensor] : predictor.synthetic(1, 1, 0)) {
-    const bool pixels = std::holds_alternative<std::vector<float>>(tensor.data);
-    std::vector<std::int64_t> shape = tensor.shape;
-    shape[0] = -1;
-    if (!pixels) shape[1] = -1;
-    add(name, pixels ? "FP32" : "INT64", shape);
-  }
-  return found;
-}
-
-namespace {
-
-// The head of a PNG file stands in its first chunk called IHDR.
+// Reads the first IHDR chunk of a PNG file.
 PictureSize size_of_png(std::string_view file) {
-  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
+  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head: length and name
   for (std::size_t at = kSignature; at + kHead <= file.size();) {
     if (file.substr(at + 4, 4) == "IHDR") return {number_at(file, at + kHead, 4), number_at(file, at + kHead + 4, 4)};
     at += kHead + static_cast<std::size_t>(number_at(file, at, 4)) + kChecksum;
@@ -417,7 +284,7 @@ PictureSize size_of_png(std::string_view file) {
   return {};
 }
 
-// Where the marker ends that comes next; bytes that belong to none are passed over.
+// The end of the next marker; skips other bytes.
 std::size_t next_marker(std::string_view file, std::size_t at) {
   while (true) {
     at = std::min(file.find('\xFF', at), file.size());
@@ -427,12 +294,12 @@ std::size_t next_marker(std::string_view file, std::size_t at) {
   }
 }
 
-// The size of a JPEG file stands in its first frame.
+// Reads the first frame of a JPEG file.
 PictureSize size_of_jpeg(std::string_view file) {
   constexpr std::uint64_t kTemporary = 0x01, kRestart = 0xD0, kEnd = 0xD9, kScan = 0xDA;
   for (std::size_t at = next_marker(file, 2); at < file.size(); at = next_marker(file, at)) {
     const std::uint64_t marker = number_at(file, at - 1, 1);
-    if (marker == kTemporary || (marker >= kRestart && marker < kRestart + 8)) continue;  // with nothing behind it
+    if (marker == kTemporary || (marker >= kRestart && marker < kRestart + 8)) continue;  // without contents
     if (marker == kEnd || marker == kScan) break;
     const bool other = marker == 0xC4 || marker == 0xC8 || marker == 0xCC;  // tables among the frames
     if (marker >= 0xC0 && marker <= 0xCF && !other) return {number_at(file, at + 5, 2), number_at(file, at + 3, 2)};
@@ -443,9 +310,116 @@ PictureSize size_of_jpeg(std::string_view file) {
 
 }  // namespace
 
+std::string from_base64(const std::string& encoded, const std::string& what) {
+  std::string text;
+  std::copy_if(encoded.begin(), encoded.end(), std::back_inserter(text),
+               [](char each) { return each != ' ' && each != '\n' && each != '\r' && each != '\t'; });
+  static const std::array<int, 256> places = [] {
+    std::array<int, 256> values{};
+    values.fill(-1);
+    for (std::size_t i = 0; i < kAlphabet.size(); ++i)
+      values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int>(i);
+    return values;
+  }();
+  const std::size_t stop = text.find_last_not_of('=');
+  const std::size_t length = stop == std::string::npos ? 0 : stop + 1;
+  std::string bytes;
+  bytes.reserve(length / 4 * 3 + 3);
+  unsigned bits = 0;
+  int held = 0;
+  for (std::size_t i = 0; i < length; ++i) {
+    const int place = places[static_cast<unsigned char>(text[i])];
+    if (place < 0)
+      throw InputError(what + " is not base64 (" + cut(text, 24) + "); expected a JPEG or PNG file in base64");
+    bits = (bits << 6U | static_cast<unsigned>(place)) & 0xFFFFU;
+    held += 6;
+    if (held >= 8) bytes.push_back(static_cast<char>(bits >> static_cast<unsigned>(held -= 8) & 0xFFU));
+  }
+  if (text.size() % 4 != 0 || length % 4 == 1 || text.size() - length > 2)
+    throw InputError(concat(what, " is not base64: it has ", text.size(),
+                            " characters; expected a multiple of four, padded with ="));
+  return bytes;
+}
+
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length,
+                        std::size_t max_inputs) {
+  const std::size_t size = json_size(body, header_length);
+  const Json data = decoded(body.substr(0, size));
+  Tail tail(body.substr(size), header_length.has_value());
+  InferRequest request;
+  request.id = string_option(data, "id");
+  const Json& outputs = member(data, "outputs");
+  if (!outputs.is_null() && !outputs.is_array())
+    throw InputError("outputs is " + shown(outputs) + "; expected an array of {\"name\": …}");
+  std::set<std::string> names;
+  for (const Json& output : outputs) {
+    const Json& name = member(output, "name");
+    if (!name.is_string()) throw InputError("outputs holds " + shown(output) + "; expected {\"name\": …}");
+    const std::string what = "output " + cut(name.get<std::string>());
+    if (!names.insert(name.get<std::string>()).second) throw InputError(what + " occurs twice; expected each once");
+    request.outputs.push_back({name.get<std::string>(), flag(parameters_of(output, what), "binary_data", what)});
+  }
+  const char* const whole = "the request";
+  request.binary = flag(parameters_of(data, whole), "binary_data_output", whole).value_or(false);
+  request.inputs = request_inputs(required(data, "inputs", whole, "an array of tensors"), tail, max_inputs);
+  return request;
+}
+
+PlainRequest read_plain(const std::string& body, Reads reads, std::size_t max_inputs) {
+  const Json object = decoded(body);
+  check_keys(object, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
+  PlainRequest request;
+  request.options.probabilities = flag(object, "probabilities", "the request").value_or(false);
+  if (const auto named = string_option(object, "aggregation")) request.options.aggregation = aggregation_of(*named);
+  request.model = string_option(object, "model");
+  request.version = string_option(object, "version");
+  const Json& list = required(object, "inputs", "the request", "an array of inputs");
+  if (list.is_object() && !list.empty()) {
+    for (const auto& [name, data] : list.items()) request.inputs.tensors[name] = plain_tensor(name, data, max_inputs);
+    return request;
+  }
+  if (!list.is_array())
+    throw InputError("inputs is " + shown(list) + "; expected an array of inputs, or an object of tensors by name");
+  check_count(list.size(), max_inputs);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string where = "input " + std::to_string(i);
+    if (reads == Reads::images) {
+      request.inputs.images.push_back(image_of(list[i], where));
+      request.names.emplace_back("image " + std::to_string(i));
+      continue;
+    }
+    Text text = reads == Reads::words ? words_of(list[i], where) : text_of(list[i], where);
+    request.names.push_back(name_of(text));
+    request.inputs.texts.push_back(std::move(text));
+  }
+  return request;
+}
+
+OrderedJson inputs_metadata(const Predictor& predictor) {
+  OrderedJson inputs = OrderedJson::array();
+  const auto add = [&](const std::string& name, const char* datatype, const std::vector<std::int64_t>& shape) {
+    inputs.push_back({{"name", name}, {"datatype", datatype}, {"shape", shape}});
+  };
+  if (predictor.reads_texts()) {
+    add(kText, "BYTES", {-1});
+    return inputs;
+  }
+  if (predictor.prepares_images()) {
+    add(kImage, "BYTES", {-1});
+    return inputs;
+  }
+  for (const auto& [name, tensor] : predictor.synthetic(1, 1, 0)) {
+    const bool pixels = std::holds_alternative<std::vector<float>>(tensor.data);
+    std::vector<std::int64_t> shape = tensor.shape;
+    shape[0] = -1;
+    if (!pixels) shape[1] = -1;
+    add(name, pixels ? "FP32" : "INT64", shape);
+  }
+  return inputs;
+}
+
 PictureSize picture_size(std::string_view file) {
-  if (file.substr(0, 3) == "\xFF\xD8\xFF") return size_of_jpeg(file);
-  return file.substr(0, 8) == "\x89PNG\r\n\x1A\n" ? size_of_png(file) : PictureSize{};
+  return is_jpeg(file) ? size_of_jpeg(file) : is_png(file) ? size_of_png(file) : PictureSize{};
 }
 
 }  // namespace hydrant

@@ -3,114 +3,95 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <optional>
 
 #include "../src/messages.h"
 
 namespace hydrant {
 
-OrderedJson name_of(const Text& text) {
-  if (text.words) return *text.words;
-  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
-}
-
-double shortest(float value) {
-  std::array<char, 32> text{};
-  const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
-  double number = value;
-  if (failed == std::errc()) std::from_chars(text.data(), end, number);
-  return number;
-}
-
 namespace {
 
-// The labels that apply to input `i`, the most probable first, each with its uncertainty.
+// The assigned labels of input `i` with their uncertainty, most probable first.
 OrderedJson assigned(const Prediction& prediction, std::size_t i, const std::vector<std::string>& labels) {
   const std::size_t start = i * labels.size();
   std::vector<std::size_t> places;
-  for (std::size_t c = 0; prediction.assigned && c < labels.size(); ++c) {
+  for (std::size_t c = 0; prediction.assigned && c < labels.size(); ++c)
     if ((*prediction.assigned)[start + c]) places.push_back(c);
-  }
   const auto& probabilities = prediction.probabilities;
   std::stable_sort(places.begin(), places.end(),
                    [&](auto a, auto b) { return probabilities[start + a] > probabilities[start + b]; });
-  OrderedJson found = OrderedJson::array();
+  OrderedJson all = OrderedJson::array();
   for (const std::size_t c : places) {
-    OrderedJson each;
-    each["label"] = labels[c];
-    each["probability"] = shortest(probabilities[start + c]);
-    each["entropy"] = shortest(prediction.label_entropy[start + c]);
-    each["mutual_information"] = shortest(prediction.label_mutual_information[start + c]);
-    found.push_back(std::move(each));
+    all.push_back({{"label", labels[c]},
+                   {"probability", shortest(probabilities[start + c])},
+                   {"entropy", shortest(prediction.label_entropy[start + c])},
+                   {"mutual_information", shortest(prediction.label_mutual_information[start + c])}});
   }
-  return found;
+  return all;
 }
 
-// Adds how sure it is of input `i`, or of token `i` among all.
-void tell_scores(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
-  const std::vector<std::string>& labels = predictor.labels();
-  if (predictor.gives_scores()) {
-    row["score"] = shortest(prediction.score[i]);
-    row["score_variance"] = shortest(prediction.score_variance[i]);
-    if (prediction.interval_low) row["interval_low"] = shortest((*prediction.interval_low)[i]);
-    if (prediction.interval_high) row["interval_high"] = shortest((*prediction.interval_high)[i]);
-  } else {
-    if (predictor.gives_labels()) {
-      row["labels"] = assigned(prediction, i, labels);
-    } else {
-      row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
-      row["confidence"] = shortest(prediction.confidence[i]);
-    }
-    row["predictive_entropy"] = shortest(prediction.predictive_entropy[i]);
-    row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
-    row["mutual_information"] = shortest(prediction.mutual_information[i]);
-    if (!predictor.gives_labels()) row["disagreement"] = shortest(prediction.disagreement[i]);
-  }
-  if (prediction.energy) row["energy"] = shortest((*prediction.energy)[i]);
-  if (prediction.distance) row["distance"] = shortest((*prediction.distance)[i]);
+// Adds the scores of input `i`, or of token `i`.
+void add_scores(OrderedJson& row, const Predictor& predictor, const Prediction& p, std::size_t i) {
+  const auto add = [&](const char* name, const std::vector<float>& values) {
+    if (!values.empty()) row[name] = shortest(values[i]);
+  };
+  const auto add_if = [&](const char* name, const std::optional<std::vector<float>>& values) {
+    if (values) row[name] = shortest((*values)[i]);
+  };
+  add("score", p.score);
+  add("score_variance", p.score_variance);
+  add_if("interval_low", p.interval_low);
+  add_if("interval_high", p.interval_high);
+  if (predictor.gives_labels()) row["labels"] = assigned(p, i, predictor.labels());
+  if (!p.label.empty()) row["label"] = predictor.labels()[static_cast<std::size_t>(p.label[i])];
+  add("confidence", p.confidence);
+  add("predictive_entropy", p.predictive_entropy);
+  add("expected_entropy", p.expected_entropy);
+  add("mutual_information", p.mutual_information);
+  add("disagreement", p.disagreement);
+  add_if("energy", p.energy);
+  add_if("distance", p.distance);
 }
 
-void tell_probabilities(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
+void add_probabilities(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
   if (predictor.gives_scores()) return;
   const std::vector<std::string>& labels = predictor.labels();
-  OrderedJson found = OrderedJson::object();
-  auto& named = found.get_ref<OrderedJson::object_t&>();  // appended to: by its name each is sought among all before it
+  OrderedJson all = OrderedJson::object();
+  auto& named = all.get_ref<OrderedJson::object_t&>();  // appended directly: operator[] searches all keys
   named.reserve(labels.size());
   for (std::size_t c = 0; c < labels.size(); ++c)
     named.emplace_back(labels[c], shortest(prediction.probabilities[i * labels.size() + c]));
-  row["probabilities"] = std::move(found);
+  row["probabilities"] = std::move(all);
 }
 
 OrderedJson flag(const std::optional<bool>& value) { return value ? OrderedJson(*value) : OrderedJson(); }
 
-// Adds all that is said of input `i`, or of token `i` among all.
-void tell(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i,
-          const Telling& telling) {
+// Adds scores and decisions of input `i`, or of token `i`.
+void add_fields(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i,
+                const RowOptions& options) {
   const std::vector<std::string>& labels = predictor.labels();
-  tell_scores(row, predictor, prediction, i);
+  add_scores(row, predictor, prediction, i);
   row["abstain"] = prediction.abstain ? OrderedJson(bool((*prediction.abstain)[i])) : OrderedJson();
   if (prediction.out_of_distribution) row["out_of_distribution"] = bool((*prediction.out_of_distribution)[i]);
   if (prediction.prediction_set) {
     row["prediction_set"] = OrderedJson::array();
-    for (std::size_t c = 0; c < labels.size(); ++c) {
+    for (std::size_t c = 0; c < labels.size(); ++c)
       if ((*prediction.prediction_set)[i * labels.size() + c]) row["prediction_set"].push_back(labels[c]);
-    }
   }
-  if (telling.probabilities) tell_probabilities(row, predictor, prediction, i);
+  if (options.probabilities) add_probabilities(row, predictor, prediction, i);
 }
 
-// What is said of each real token of input `i`, by its place in the text.
-OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, std::size_t i, const Telling& telling) {
-  OrderedJson found = OrderedJson::array();
+// The real tokens of input `i`, with their positions.
+OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, std::size_t i,
+                      const RowOptions& options) {
+  OrderedJson tokens = OrderedJson::array();
   for (std::size_t token = 0; token < prediction.tokens; ++token) {
     const std::size_t place = i * prediction.tokens + token;
     if (!prediction.mask.value()[place]) continue;
-    OrderedJson each;
-    each["token"] = token;
-    tell(each, predictor, prediction, place, telling);
-    found.push_back(std::move(each));
+    OrderedJson each{{"token", token}};
+    add_fields(each, predictor, prediction, place, options);
+    tokens.push_back(std::move(each));
   }
-  return found;
+  return tokens;
 }
 
 // Characters [start, end) of UTF-8.
@@ -125,61 +106,71 @@ std::string part_of(const std::string& text, std::int64_t start, std::int64_t en
   return part;
 }
 
-// The text of an input, which may be a list of its words.
+// An input's text; words are joined.
 std::string text_of(const OrderedJson& input) {
   if (!input.is_array()) return input.get<std::string>();
   return join(input.get<std::vector<std::string>>(), " ");
 }
 
 OrderedJson words_json(const Predictor& predictor, const Words& words, const std::string& text,
-                       const Telling& telling) {
-  OrderedJson found = OrderedJson::array();
+                       const RowOptions& options) {
+  OrderedJson all = OrderedJson::array();
   for (std::size_t i = 0; i < words.index.size(); ++i) {
-    OrderedJson each;
-    each["word"] = words.index[i];
-    each["text"] = part_of(text, words.start[i], words.end[i]);
-    each["start"] = words.start[i];
-    each["end"] = words.end[i];
-    tell_scores(each, predictor, words.prediction, i);
-    if (telling.probabilities) tell_probabilities(each, predictor, words.prediction, i);
-    found.push_back(std::move(each));
+    OrderedJson each{{"word", words.index[i]},
+                     {"text", part_of(text, words.start[i], words.end[i])},
+                     {"start", words.start[i]},
+                     {"end", words.end[i]}};
+    add_scores(each, predictor, words.prediction, i);
+    if (options.probabilities) add_probabilities(each, predictor, words.prediction, i);
+    all.push_back(std::move(each));
   }
-  return found;
+  return all;
 }
 
 OrderedJson spans_json(const std::vector<Span>& spans, const std::string& text) {
-  OrderedJson found = OrderedJson::array();
+  OrderedJson all = OrderedJson::array();
   for (const Span& span : spans) {
-    OrderedJson each;
-    each["label"] = span.label;
-    each["text"] = part_of(text, span.start, span.end);
-    each["start"] = span.start;
-    each["end"] = span.end;
-    each["first_word"] = span.first_word;
-    each["last_word"] = span.last_word;
-    each["confidence"] = shortest(span.confidence);
-    each["predictive_entropy"] = shortest(span.predictive_entropy);
-    each["expected_entropy"] = shortest(span.expected_entropy);
-    each["mutual_information"] = shortest(span.mutual_information);
-    each["disagreement"] = shortest(span.disagreement);
-    each["energy"] = span.energy ? OrderedJson(shortest(*span.energy)) : OrderedJson();
+    OrderedJson each{{"label", span.label},
+                     {"text", part_of(text, span.start, span.end)},
+                     {"start", span.start},
+                     {"end", span.end},
+                     {"first_word", span.first_word},
+                     {"last_word", span.last_word},
+                     {"confidence", shortest(span.confidence)},
+                     {"predictive_entropy", shortest(span.predictive_entropy)},
+                     {"expected_entropy", shortest(span.expected_entropy)},
+                     {"mutual_information", shortest(span.mutual_information)},
+                     {"disagreement", shortest(span.disagreement)},
+                     {"energy", span.energy ? OrderedJson(shortest(*span.energy)) : OrderedJson()}};
     if (span.distance) each["distance"] = shortest(*span.distance);
     each["abstain"] = flag(span.abstain);
     each["out_of_distribution"] = flag(span.out_of_distribution);
-    found.push_back(std::move(each));
+    all.push_back(std::move(each));
   }
-  return found;
+  return all;
 }
 
-// Refuses an aggregation where there are no words to make.
+// Throws InputError: an aggregation, but no words.
 void check_words(const Predictor& predictor, const Prediction& prediction) {
-  if (!predictor.tags_tokens())
-    throw InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out");
+  if (!predictor.tags_tokens()) throw InputError("aggregation is for token classification only; leave it out");
   if (prediction.mask && !prediction.words)
-    throw InputError("aggregation is of tokens to words, which ready tensors do not tell; leave it out, or give texts");
+    throw InputError("aggregation needs words, which ready tensors do not have; leave it out, or send texts");
 }
 
 }  // namespace
+
+OrderedJson name_of(const Text& text) {
+  if (text.words) return *text.words;
+  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
+}
+
+double shortest(float value) {
+  std::array<char, 32> text{};
+  const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
+  double number = value;
+  if (failed == std::errc()) std::from_chars(text.data(), end, number);
+  return number;
+}
 
 Aggregation aggregation_of(const std::string& name) {
   if (name == "first") return Aggregation::first;
@@ -190,12 +181,12 @@ Aggregation aggregation_of(const std::string& name) {
 
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
-                                         const Telling& telling) {
-  if (telling.aggregation) check_words(predictor, prediction);
+                                         const RowOptions& options) {
+  if (options.aggregation) check_words(predictor, prediction);
   std::vector<Words> words;
   std::vector<std::vector<Span>> spans;
   if (prediction.words) {
-    const Aggregation aggregation = telling.aggregation.value_or(Aggregation::first);
+    const Aggregation aggregation = options.aggregation.value_or(Aggregation::first);
     words = predictor.words(prediction, aggregation);
     spans = predictor.spans(prediction, aggregation);
   }
@@ -206,12 +197,12 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
     row["input"] = inputs[i];
     if (prediction.words) {
       const std::string text = text_of(inputs[i]);
-      row["words"] = words_json(predictor, words[i], text, telling);
+      row["words"] = words_json(predictor, words[i], text, options);
       row["spans"] = spans_json(spans[i], text);
     } else if (predictor.tags_tokens()) {
-      row["tokens"] = tokens_of(predictor, prediction, i, telling);
+      row["tokens"] = tokens_of(predictor, prediction, i, options);
     } else {
-      tell(row, predictor, prediction, i, telling);
+      add_fields(row, predictor, prediction, i, options);
     }
     rows.push_back(std::move(row));
   }

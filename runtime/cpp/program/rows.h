@@ -12,28 +12,29 @@ namespace hydrant {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// What rows tell.
-struct Telling {
-  bool probabilities = false;              // also those of every class by its name
-  std::optional<Aggregation> aggregation;  // of tokens to words; empty for the first
+constexpr const char* kNoMemory = "not enough memory for these inputs; use fewer at once";
+
+// Options of rows.
+struct RowOptions {
+  bool probabilities = false;              // add every class's probability by name
+  std::optional<Aggregation> aggregation;  // of tokens into words; empty: first
 };
 
 // An aggregation by its name: first, mean or max. Throws InputError.
 Aggregation aggregation_of(const std::string& name);
 
-// One object for each input; for a model that tags tokens with its words and spans, or its tokens for ready tensors.
-// `inputs` names each, `first` is the index of the first.
+// One object for each input, named by `inputs` and counted from `first`; with words and spans, or tokens, if any.
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
-                                         const Telling& telling);
+                                         const RowOptions& options);
 
-// What stands for a text in its row: the text, both of a pair, or its words.
+// A text as JSON: the text, both texts of a pair, or the words.
 OrderedJson name_of(const Text& text);
 
-// The double with the shortest decimal that stands for a float32.
+// The double of a float32's shortest decimal.
 double shortest(float value);
 
-// The backends that were skipped, each with the reason.
+// Skipped backends with their reasons.
 OrderedJson skipped_json(const Predictor& predictor);
 
 // JSON on one line; bytes that are not UTF-8 are replaced.

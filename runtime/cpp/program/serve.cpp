@@ -12,7 +12,7 @@
 namespace hydrant {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kShutdownTime{30};
 
 sigset_t endings() {
   sigset_t set;
@@ -22,23 +22,23 @@ sigset_t endings() {
   return set;
 }
 
-// Whether a signal to stop came within that time.
-bool told_to_stop(std::chrono::milliseconds within) {
+// Waits this long for a signal to stop; true if one came.
+bool received_stop(std::chrono::milliseconds within) {
   const sigset_t set = endings();
   const timespec time{within.count() / 1000, (within.count() % 1000) * 1'000'000};
   return sigtimedwait(&set, nullptr, &time) > 0;
 }
 
 void wait_for_signal(HttpServer& server) {
-  while (!told_to_stop(std::chrono::seconds(1))) server.close_late();
+  while (!received_stop(std::chrono::seconds(1))) server.close_late();
 }
 
-// Says why a model of texts reads token ids alone; a client is not told what lies where on this machine.
-void tell_unread(const Predictor& predictor) {
+// Prints why a model cannot read texts; clients do not learn about files on this machine.
+void report_tokenizer(const Predictor& predictor) {
   try {
     if (!predictor.reads_images()) predictor.prepare_texts({{"a", std::nullopt}});
   } catch (const InputError& error) {
-    std::cerr << "texts are not read: " << error.what() << std::endl;
+    std::cerr << "texts are not supported: " << error.what() << std::endl;
   }
 }
 
@@ -49,36 +49,36 @@ std::string folder_name(const std::string& bundle) {
 
 }  // namespace
 
-void keep_signals() {
+void reserve_signals() {
   const sigset_t set = endings();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  static_cast<void>(std::signal(SIGPIPE, SIG_IGN));  // a client that is gone, or whoever read the first line
+  static_cast<void>(std::signal(SIGPIPE, SIG_IGN));  // clients and readers of the first line may leave
 }
 
 void serve(const Predictor& predictor, const Arguments& arguments) {
   const bool six = arguments.serving.host.find(':') != std::string::npos;
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
   const bool local = is_loopback(host);
-  if (arguments.verbose && !predictor.reads_texts()) tell_unread(predictor);
+  if (arguments.verbose && !predictor.reads_texts()) report_tokenizer(predictor);
   Service service(predictor, folder_name(arguments.bundle), local, arguments.serving);
   HttpServer server(
-      arguments.serving, [&](const HttpRequest& request) { return service.refused(request); },
+      arguments.serving, [&](const HttpRequest& request) { return service.rejected(request); },
       [&](const HttpRequest& request) { return service.answer(request); });
   std::cout << "serving " << service.name() << " on http://" << host << ":" << server.port() << " ("
             << predictor.backend() << ", " << predictor.precision() << ")" << std::endl;
   if (!local && !arguments.serving.token)
-    std::cerr << host << " is open to whoever reaches it; --token-file asks for a secret" << std::endl;
+    std::cerr << host << " accepts anyone's requests; --token-file requires a secret" << std::endl;
   wait_for_signal(server);
-  service.leave();
+  service.stop();
   server.quiesce();
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kShutdownTime;
   while (server.open() > 0 && std::chrono::steady_clock::now() < end) {
-    if (told_to_stop(std::chrono::milliseconds(20))) break;
+    if (received_stop(std::chrono::milliseconds(20))) break;
     server.close_late();
   }
   const std::size_t left = server.open();
   std::cerr << "stopped" << (left == 0 ? "" : "; " + std::to_string(left) + " requests were not answered") << std::endl;
-  // A prediction that runs cannot be stopped, and would hold back the end for as long as it takes.
+  // Running predictions cannot be stopped, and would delay the end.
   if (left > 0) std::_Exit(std::cout ? EXIT_SUCCESS : 2);
 }
 

@@ -1,14 +1,12 @@
-// In place of serve.cpp where the build found no HTTP library.
+// Replaces serve.cpp in builds without an HTTP library.
 #include "commands.h"
 
 namespace hydrant {
 
-void keep_signals() {}
+void reserve_signals() {}
 
 void serve(const Predictor&, const Arguments&) {
-  throw InputError(
-      "this hydrant-run was built without libmicrohttpd, so it cannot serve; install libmicrohttpd-dev and "
-      "build it again");
+  throw InputError("this hydrant-run was built without libmicrohttpd; install libmicrohttpd-dev and build it again");
 }
 
 }  // namespace hydrant

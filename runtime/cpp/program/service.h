@@ -1,4 +1,4 @@
-// A bundle as a service: which request is answered with what.
+// A bundle as a service: routes and responses.
 #pragma once
 
 #include <atomic>
@@ -14,34 +14,34 @@
 
 namespace hydrant {
 
-// Whether a host, as a URL has it, with a port or without, is this machine itself.
+// Returns true if a URL's host, with or without a port, is this machine.
 bool is_loopback(const std::string& host);
 
 class Service {
  public:
-  // Predicts once, to warm up and to learn the outputs; `local`: only this machine can reach it.
+  // Predicts once, to warm up and to list the outputs; `local`: only this machine can reach the service.
   Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits);
 
   const std::string& name() const { return name_; }
 
-  // Refuses by the headers: a page of another site, no token, a compressed body. Safe to call from many threads.
-  std::optional<HttpReply> refused(const HttpRequest& request) const;
+  // Rejects other sites' pages, missing tokens and compressed bodies, by the headers. Thread-safe.
+  std::optional<HttpReply> rejected(const HttpRequest& request) const;
 
-  // The answer to a request that was not refused.
+  // The response to an accepted request. Thread-safe.
   HttpReply answer(const HttpRequest& request) const;
 
-  // From now on it says that it is not ready.
-  void leave() { leaving_ = true; }
+  // Reports not ready from now on.
+  void stop() { stopping_ = true; }
 
  private:
   HttpReply routed(const HttpRequest& request) const;
   HttpReply of_model(const HttpRequest& request, const std::string& rest) const;
   HttpReply ready(OrderedJson body) const;
-  std::optional<HttpReply> renamed(const HttpRequest& request) const;
-  std::optional<HttpReply> foreign(const HttpRequest& request) const;
+  std::optional<HttpReply> wrong_host(const HttpRequest& request) const;
+  std::optional<HttpReply> wrong_origin(const HttpRequest& request) const;
   HttpReply infer(const HttpRequest& request) const;
   HttpReply predict(const HttpRequest& request) const;
-  std::optional<HttpReply> unfit(const Asked& asked) const;
+  std::optional<HttpReply> unsupported(const RequestInputs& inputs) const;
 
   const Predictor& predictor_;
   std::string name_;
@@ -52,8 +52,8 @@ class Service {
   std::size_t longest_text_;
   bool reads_texts_, prepares_images_;
   OrderedJson metadata_;
-  std::vector<std::string> outputs_;  // their names
-  std::atomic<bool> leaving_{false};
+  std::vector<std::string> outputs_;  // names
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace hydrant

@@ -10,15 +10,14 @@
 namespace hydrant {
 namespace {
 
-constexpr std::int64_t kMost = INT32_MAX;
+constexpr std::int64_t kMax = INT32_MAX;
 constexpr const char* kFuseAgain = "make the bundle again with `hydrant fuse`";
 
-// A whole number of the architecture: where it goes, and the least it can be in a model of either kind.
+// A whole number: its key, field, and minimum for text and image models.
 struct Number {
   const char* key;
   std::int64_t Architecture::* field;
-  std::int64_t least_of_text;
-  std::int64_t least_of_image;
+  std::int64_t min_text, min_image;
 };
 
 constexpr Number kNumbers[] = {
@@ -36,45 +35,22 @@ constexpr Number kNumbers[] = {
     {"prefix_tokens", &Architecture::prefix_tokens, 0, 0},
 };
 
-// Keys of what the graph was made from, which a runtime does not read.
-constexpr const char* kOthers[] = {"family",
-                                   "modality",
-                                   "heads",
-                                   "head_width",
-                                   "width",
-                                   "mlp_width",
-                                   "activation",
-                                   "pre_norm",
-                                   "norm_eps",
-                                   "qkv_bias",
-                                   "pooling",
-                                   "hidden_dropout",
-                                   "attention_dropout",
-                                   "classifier_dropout",
-                                   "position_padding",
-                                   "patch_bias",
-                                   "patch_norm",
-                                   "pooled_width",
-                                   "token_pooling",
-                                   "final_norm",
-                                   "embedding_width",
-                                   "registers",
-                                   "rotary",
-                                   "windows",
-                                   "gated_mlp",
-                                   "bias_free",
-                                   "first_norm",
-                                   "pooler_norm",
-                                   "task",
-                                   "score_activation"};
+// Keys that a runtime does not read.
+constexpr const char* kUnusedKeys[][6] = {
+    {"family", "modality", "task", "score_activation", "heads", "head_width"},
+    {"width", "mlp_width", "activation", "pre_norm", "norm_eps", "qkv_bias"},
+    {"pooling", "hidden_dropout", "attention_dropout", "classifier_dropout", "position_padding", "patch_bias"},
+    {"patch_norm", "pooled_width", "token_pooling", "final_norm", "embedding_width", "registers"},
+    {"rotary", "windows", "gated_mlp", "bias_free", "first_norm", "pooler_norm"}};
 
 std::vector<Field> fields_of(bool image) {
   std::vector<Field> fields;
   for (const Number& number : kNumbers) {
-    const std::int64_t least = image ? number.least_of_image : number.least_of_text;
-    fields.push_back({number.key, Is::whole, true, static_cast<double>(least), static_cast<double>(kMost)});
+    const std::int64_t min = image ? number.min_image : number.min_text;
+    fields.push_back({number.key, Is::whole, true, static_cast<double>(min), static_cast<double>(kMax)});
   }
-  for (const char* key : kOthers) fields.push_back({key, Is::any, false});
+  for (const auto& row : kUnusedKeys)
+    for (const char* key : row) fields.push_back({key, Is::any, false});
   return fields;
 }
 
@@ -84,44 +60,42 @@ Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   const Json& task = member(data, "task");
   constexpr const char* kTasks[] = {"classification", "score", "tokens", "multi_label"};
-  const auto is = [&](const char* known) { return task == known; };
+  const auto is = [&](const char* name) { return task == name; };
   if (!task.is_null() && std::none_of(std::begin(kTasks), std::end(kTasks), is)) {
-    throw BundleError("the bundle's config.json has task " + shown(task) + "; this hydrant knows classification, " +
-                      "score, tokens, multi_label; use the version that made the bundle");
+    throw BundleError("the bundle's config.json has task " + shown(task) + "; expected classification, score, tokens " +
+                      "or multi_label; use the version of hydrant that made the bundle");
   }
-  if (data.is_object() && data.contains("traced")) {
-    throw BundleError(
-        "the bundle was traced, and this library runs families that hydrant declares; predict with Python "
-        "(hydrant predict, hydrant.load)");
-  }
+  if (data.is_object() && data.contains("traced"))
+    throw BundleError("the bundle holds a traced model, which C++ cannot run; use hydrant predict or hydrant.load");
   const auto malformed = [&](const char* key, const std::string& expected) {
     return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(member(data, key)) +
                        "; expected " + expected + "; " + kFuseAgain);
   };
-  Architecture found;
-  found.image = member(data, "modality") == "image";
-  check_fields(data, fields_of(found.image), "the bundle's config.json", kFuseAgain);
-  if (!found.image && member(data, "modality") != "text") throw malformed("modality", "text or image");
-  for (const Number& number : kNumbers) found.*number.field = data[number.key].get<std::int64_t>();
-  found.score = task == "score";
-  found.multi_label = task == "multi_label";
-  found.tokens = task == "tokens";
-  if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
-  if (found.tokens) {
+  Architecture architecture;
+  architecture.image = member(data, "modality") == "image";
+  check_fields(data, fields_of(architecture.image), "the bundle's config.json", kFuseAgain);
+  if (!architecture.image && member(data, "modality") != "text") throw malformed("modality", "text or image");
+  for (const Number& number : kNumbers) architecture.*number.field = data[number.key].get<std::int64_t>();
+  architecture.score = task == "score";
+  architecture.multi_label = task == "multi_label";
+  architecture.tokens = task == "tokens";
+  if (architecture.score != (architecture.classes == 1))
+    throw malformed("classes", "1 for a score, otherwise 2 or more");
+  if (architecture.tokens) {
     constexpr const char* kDense[] = {"none", "tanh", "relu", "gelu"};
-    const auto is_pooling = [&](const char* known) { return member(data, "pooling") == known; };
-    if (found.image) throw malformed("modality", "text of task tokens");
+    const auto is_pooling = [&](const char* name) { return member(data, "pooling") == name; };
+    if (architecture.image) throw malformed("modality", "text of task tokens");
     if (std::none_of(std::begin(kDense), std::end(kDense), is_pooling))
       throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
     if (data.contains("token_pooling") && data["token_pooling"] != "first")
       throw malformed("token_pooling", "first of task tokens");
   }
   if (const Json& padding = member(data, "position_padding"); !padding.is_null()) {
-    found.position_padding = integer(padding, 0, kMost);
-    if (!found.position_padding) throw malformed("position_padding", "a token id or null");
+    architecture.position_padding = integer(padding, 0, kMax);
+    if (!architecture.position_padding) throw malformed("position_padding", "a token id or null");
   }
-  if (found.max_sequence() < 1) throw malformed("positions", "room for one token at least");
-  return found;
+  if (architecture.max_sequence() < 1) throw malformed("positions", "room for at least one token");
+  return architecture;
 }
 
 std::vector<std::string> Architecture::input_names() const {
@@ -136,9 +110,9 @@ std::int64_t Architecture::max_sequence() const {
 }
 
 void Architecture::limit(const std::string& backend, std::size_t longest) {
-  const std::int64_t beyond = max_sequence() - static_cast<std::int64_t>(longest);
-  if (image || beyond <= 0) return;
-  positions -= beyond;
+  const std::int64_t excess = max_sequence() - static_cast<std::int64_t>(longest);
+  if (image || excess <= 0) return;
+  positions -= excess;
   reader = "this bundle's " + backend + " engine takes";
 }
 

@@ -1,4 +1,4 @@
-// What a runtime must know from `config.json`: what the model reads, and how much of it.
+// The fields of `config.json` that a runtime needs: kind and sizes of inputs and outputs.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace hydrant {
 
 struct Architecture {
   bool image = false;        // reads pixels; otherwise token ids
-  bool score = false;        // gives one score; otherwise classes
-  bool multi_label = false;  // whose classes are labels that do not exclude each other
-  bool tokens = false;       // gives classes of each token
+  bool score = false;        // regression; otherwise classes
+  bool multi_label = false;  // classes do not exclude each other
+  bool tokens = false;       // classes of each token
   std::int64_t layers = 0;
   std::int64_t classes = 0;
   std::int64_t vocabulary = 0;
@@ -28,18 +28,16 @@ struct Architecture {
   std::int64_t patch_height = 0;
   std::int64_t patch_width = 0;
   std::int64_t prefix_tokens = 0;
-  std::string reader = "this model reads";  // who sets the longest text, for messages
+  std::string reader = "this model reads";  // sets the maximum length, for messages
 
-  // Names of the model's inputs, in order.
-  std::vector<std::string> input_names() const;
+  std::vector<std::string> input_names() const;  // in the model's order
 
-  // Longest sequence of tokens that the model reads; for images their fixed number.
-  std::int64_t max_sequence() const;
+  std::int64_t max_sequence() const;  // maximum tokens of an input; for images the fixed number
 
-  // Takes no longer texts than a backend does, where that takes shorter ones than the model.
+  // Lowers the maximum length to that of a backend.
   void limit(const std::string& backend, std::size_t longest);
 
-  // From `config.json`. Throws BundleError: it is missing or altered, or its keys are unknown or of the wrong kind.
+  // Reads `config.json`. Throws BundleError: missing, altered, or with unknown or invalid keys.
   static Architecture of(const Bundle& bundle);
 };
 

@@ -14,10 +14,10 @@ constexpr const char* kNoGpu = "there is no NVIDIA GPU with its driver on this m
 
 struct Kind : GraphKind {
   bool on_gpu;
-  bool engines;  // runs engines of the bundle; `provider` may run its graphs
+  bool engines;  // runs the bundle's engines; `provider` may run its graphs
 };
 
-// Every backend, in the order in which "auto" tries them.
+// All backends, in the order in which "auto" tries them.
 const std::vector<Kind>& kinds() {
   static const std::vector<std::string> half_first{"fp16", "fp32"}, cpu{"fp32", "int8", "fp16"};
   static const std::vector<Kind> all{
@@ -34,14 +34,12 @@ const Kind& kind_of(const std::string& name) {
   for (const Kind& kind : kinds()) {
     if (kind.name == name) return kind;
   }
-  if (name == "openvino" || name == "torch") {
-    throw BackendError("backend " + name + " runs through Python only; use `hydrant predict`, or choose auto, " +
-                       join(backend_names()));
-  }
+  if (name == "openvino" || name == "torch")
+    throw BackendError("backend " + name + " needs Python; use `hydrant predict`, or auto, " + join(backend_names()));
   throw BackendError("backend " + cut(name) + " is unknown; expected auto, " + join(backend_names()));
 }
 
-// Whether ONNX Runtime takes the place of an engine: where its plug-in was given, or where it alone has the library.
+// Returns true if ONNX Runtime replaces an engine: its plug-in is named, or it alone has the library.
 bool runs_graph(const Kind& kind, const Options& options) {
   if (!kind.engines) return true;
   if (kind.provider.empty()) return false;
@@ -51,14 +49,12 @@ bool runs_graph(const Kind& kind, const Options& options) {
 std::unique_ptr<const Backend> open_kind(const Bundle& bundle, const Architecture& architecture, const Kind& kind,
                                          const Options& options) {
   if (runs_graph(kind, options)) return std::make_unique<Graph>(bundle, architecture, kind, options);
-  if (architecture.tokens) {
-    throw BackendError("backend " + kind.name + " runs no engines of models that tag tokens, since `hydrant build` " +
-                       "makes none; choose one that runs the graph, such as onnxruntime");
-  }
+  if (architecture.tokens)
+    throw BackendError("backend " + kind.name + " has no engines for token classification; use onnxruntime");
   return open_engine(bundle, architecture, kind.name, options);
 }
 
-// Backends that were skipped and why, in one line; those with the same reason share it.
+// Skipped backends with their reasons in one line; equal reasons are merged.
 std::string reasons(const std::vector<Fallback>& skipped) {
   std::vector<std::pair<std::string, std::string>> grouped;
   for (const auto& [backend, reason] : skipped) {
@@ -79,9 +75,9 @@ std::string reasons(const std::vector<Fallback>& skipped) {
 
 const std::vector<std::string>& backend_names() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> made;
-    for (const Kind& kind : kinds()) made.push_back(kind.name);
-    return made;
+    std::vector<std::string> all;
+    for (const Kind& kind : kinds()) all.push_back(kind.name);
+    return all;
   }();
   return names;
 }

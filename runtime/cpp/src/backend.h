@@ -1,4 +1,4 @@
-// The backend that runs a bundle, and how it is chosen.
+// Backends of a bundle, and their selection.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace hydrant {
 
-// Runs one bundle. Every method is safe to call from many threads.
+// Runs one bundle. All methods are thread-safe.
 class Backend {
  public:
   Backend(std::string name, std::string precision) : name_(std::move(name)), precision_(std::move(precision)) {}
@@ -24,16 +24,14 @@ class Backend {
   const std::string& name() const { return name_; }
   const std::string& precision() const { return precision_; }
 
-  // Tokens of the longest text that it takes; nothing where it takes what the model reads.
+  // Maximum tokens of a text; nothing if only the model limits them.
   virtual std::optional<std::size_t> longest() const { return std::nullopt; }
 
-  // Names of its outputs.
-  virtual std::vector<std::string> outputs() const = 0;
+  virtual std::vector<std::string> outputs() const = 0;  // names
 
-  // Most inputs of a batch that it runs at once.
-  virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
+  virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;  // maximum inputs per run
 
-  // Outputs of one batch. Throws BackendError: the library behind it failed, or does not take these inputs.
+  // Outputs of one batch. Throws BackendError: the library failed or rejects these inputs.
   virtual Outputs run(const Views& inputs) const = 0;
 
  private:
@@ -41,8 +39,7 @@ class Backend {
   std::string precision_;
 };
 
-// The backend asked for, or with "auto" the first that can run; skipped ones go to `fallbacks`.
-// Only absence makes "auto" go on; an altered file is a BundleError.
+// Opens the named backend, or with "auto" the first available one; skipped ones go to `fallbacks`. Throws BundleError.
 std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,
                                             const Options& options, std::vector<Fallback>& fallbacks);
 

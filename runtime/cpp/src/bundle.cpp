@@ -1,9 +1,7 @@
 #include "bundle.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <stdexcept>
 #include <system_error>
 
@@ -18,11 +16,10 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kManifest = "hydrant.json";
-constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
+constexpr std::uintmax_t kMaxManifestBytes = 16U << 20U;
 constexpr const char* kMakeAgain = "make the bundle again with `hydrant fuse`";
 
-// The whole of a file. Throws BundleError: it cannot be read.
-std::string readable(const fs::path& path) {
+std::string read_file(const fs::path& path) {
   auto bytes = bytes_of(path);
   if (!bytes) throw BundleError("cannot read " + path.string() + "; check its permissions");
   return std::move(*bytes);
@@ -36,7 +33,7 @@ Json decoded(const std::string& bytes, const fs::path& path) {
   }
 }
 
-// Whether a manifest's name stays inside the folder: relative and normal, with "/" alone between its parts.
+// Returns true if a listed name stays inside the folder: relative, normal, separated by "/" alone.
 bool is_safe(const std::string& name) {
   const fs::path path(name);
   return name.find_first_of(std::string("\\:\0", 3)) == std::string::npos && path.is_relative() &&
@@ -46,7 +43,7 @@ bool is_safe(const std::string& name) {
          !name.empty();
 }
 
-// Whether a write into a bundle is going on, or was interrupted: its files wait in a hidden folder with a journal.
+// Returns true during a write, or after an interrupted one: a hidden folder then holds files and a journal.
 bool is_being_written(const fs::path& folder) {
   std::error_code failed;
   for (fs::directory_iterator walk(folder, failed), end; !failed && walk != end; walk.increment(failed)) {
@@ -60,11 +57,11 @@ bool is_being_written(const fs::path& folder) {
   return false;
 }
 
-// What is wrong with a file of a bundle, and what to do unless a write explains it.
+// The error for a damaged file; `otherwise` is the advice unless a write explains the damage.
 BundleError damaged(const fs::path& folder, const std::string& what, const std::string& otherwise) {
   if (!is_being_written(folder)) return BundleError(what + otherwise);
-  return BundleError(what + ": a write into the bundle is going on, or was interrupted; try again, and if that does " +
-                     "not help run `hydrant inspect " + folder.string() + "`, which finishes it");
+  return BundleError(what + ": a write into the bundle is running or was interrupted; try again, or finish it with " +
+                     "`hydrant inspect " + folder.string() + "`");
 }
 
 bool is_inside(const fs::path& path, const fs::path& folder) {
@@ -80,22 +77,15 @@ std::string onnx_name(const std::string& precision) { return "model." + precisio
 
 Bundle Bundle::open(const fs::path& folder) {
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
-    throw BundleError(folder.string() +
-                      " is not a folder; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
-  }
+  const std::string expected = "; expected a bundle made by `hydrant make` or `hydrant fuse`";
+  if (!fs::is_directory(folder, ignored)) throw BundleError(folder.string() + " is not a folder" + expected);
   const fs::path file = folder / kManifest;
-  if (!fs::is_regular_file(file, ignored)) {
-    throw BundleError(folder.string() + " holds no " + kManifest +
-                      "; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
-  }
-  if (fs::file_size(file, ignored) > kMostManifestBytes) {
-    throw BundleError(file.string() + " is larger than " + std::to_string(kMostManifestBytes) +
-                      " bytes; this is not a manifest of hydrant's");
-  }
+  if (!fs::is_regular_file(file, ignored)) throw BundleError(folder.string() + " has no " + kManifest + expected);
+  if (fs::file_size(file, ignored) > kMaxManifestBytes)
+    throw BundleError(concat(file.string(), " is larger than ", kMaxManifestBytes, " bytes; expected a manifest"));
   Bundle bundle;
   bundle.folder_ = folder;
-  const std::string bytes = readable(file);
+  const std::string bytes = read_file(file);
   bundle.manifest_digest_ = sha256(bytes);
   bundle.read_manifest(decoded(bytes, file));
   return bundle;
@@ -133,9 +123,8 @@ void Bundle::read_files(const Json& files) {
   static constexpr Field fields[] = {{"bytes", Is::whole, true, 0}, {"sha256", Is::text}};
   const std::string file = (folder_ / kManifest).string();
   for (const auto& [name, entry] : files.items()) {
-    if (!is_safe(name)) {
+    if (!is_safe(name))
       throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
-    }
     check_fields(entry, fields, file + ": " + cut(name), kMakeAgain);
     files_[name] = {entry["bytes"].get<std::uint64_t>(), entry["sha256"].get<std::string>()};
     if (files_[name].sha256.size() != 64) throw BundleError(file + ": " + cut(name) + " has a garbled sha256");
@@ -155,37 +144,32 @@ std::string Bundle::graph_digest(const std::string& name) const {
 }
 
 const Bundle::Entry& Bundle::entry(const std::string& name) const {
-  const auto found = files_.find(name);
-  if (found != files_.end()) return found->second;
-  const bool graph = name.size() > 5 && name.substr(name.size() - 5) == ".onnx";
+  const auto place = files_.find(name);
+  if (place != files_.end()) return place->second;
   throw BundleError("bundle " + folder_.string() + " has no " + name + "; " +
-                    (graph ? "make it with `hydrant export`" : "make the bundle again"));
+                    (ends_with(name, ".onnx") ? "make it with `hydrant export`" : "make the bundle again"));
 }
 
 fs::path Bundle::place(const std::string& name) const {
   const std::uint64_t bytes = entry(name).bytes;
   const fs::path path = folder_ / name;
   std::error_code failed;
-  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_)) {
-    throw damaged(folder_, path.string() + " is listed in " + kManifest + " but is not a file there",
-                  "; make the bundle again");
-  }
+  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_))
+    throw damaged(folder_, path.string() + " is listed in " + kManifest + " but missing", "; make the bundle again");
   const std::uintmax_t size = fs::file_size(path, failed);
   if (failed || size != bytes) {
-    throw damaged(
-        folder_,
-        path.string() + " has " + std::to_string(size) + " bytes, but the manifest says " + std::to_string(bytes),
-        ": it was truncated or altered; write it again with hydrant");
+    throw damaged(folder_, concat(path.string(), " has ", size, " bytes, but the manifest says ", bytes),
+                  ": it was truncated or altered; write it again with hydrant");
   }
   return path;
 }
 
-void Bundle::check_digest(const std::string& name, const std::string& found) const {
+void Bundle::check_digest(const std::string& name, const std::string& actual) const {
   const std::string& expected = entry(name).sha256;
-  if (found == expected) return;
+  if (actual == expected) return;
   throw damaged(folder_,
-                (folder_ / name).string() + " was altered: its SHA-256 is " + found.substr(0, 12) +
-                    "…, but the manifest says " + one_line(expected.substr(0, 12)) + "…",
+                concat((folder_ / name).string(), " was altered: its SHA-256 is ", actual.substr(0, 12),
+                       "…, but the manifest says ", one_line(expected.substr(0, 12)), "…"),
                 "; write it again with hydrant");
 }
 
@@ -200,7 +184,7 @@ fs::path Bundle::file(const std::string& name) const {
 }
 
 std::string Bundle::read(const std::string& name) const {
-  std::string bytes = readable(place(name));
+  std::string bytes = read_file(place(name));
   check_digest(name, sha256(bytes));
   return bytes;
 }
@@ -208,28 +192,24 @@ std::string Bundle::read(const std::string& name) const {
 Json Bundle::read_json(const std::string& name) const { return decoded(read(name), folder_ / name); }
 
 std::vector<std::string> Bundle::processor() const {
-  const std::string start = "processor/";
   std::vector<std::string> names;
-  for (const auto& [name, listed] : files_) {
-    if (name.compare(0, start.size(), start) == 0) names.push_back(name);
-  }
+  for (const auto& [name, entry] : files_)
+    if (starts_with(name, "processor/")) names.push_back(name);
   for (const std::string& name : names) file(name);
   std::vector<std::string> unlisted;
   std::error_code failed;
   for (fs::recursive_directory_iterator walk(folder_ / "processor", failed), end; !failed && walk != end;
        walk.increment(failed)) {
     const std::string name = walk->path().lexically_relative(folder_).generic_string();
-    std::error_code dangling;  // a link to nothing is not a folder either
+    std::error_code dangling;  // a link to nothing is not a folder
     if (!walk->is_directory(dangling) && !has(name)) unlisted.push_back(name);
   }
-  if (!unlisted.empty()) {
-    std::sort(unlisted.begin(), unlisted.end());
-    throw damaged(
-        folder_,
-        (folder_ / "processor").string() + " holds " + listing(unlisted) + ", which " + kManifest + " does not list",
-        "; remove it");
-  }
-  return names;
+  if (unlisted.empty()) return names;
+  std::sort(unlisted.begin(), unlisted.end());
+  throw damaged(
+      folder_,
+      concat((folder_ / "processor").string(), " has files that ", kManifest, " does not list: ", listing(unlisted)),
+      "; remove them");
 }
 
 }  // namespace hydrant

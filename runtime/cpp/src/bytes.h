@@ -1,4 +1,4 @@
-// Numbers in the bytes of a file.
+// Decoding of numbers from bytes.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// A number of `size` bytes at `at`, the highest first unless `big` says otherwise, or 0 beyond the end.
+// A number of `size` bytes at `at`, big-endian unless `big` is false; 0 past the end.
 inline std::uint64_t number_at(std::string_view bytes, std::size_t at, std::size_t size, bool big = true) {
   if (at > bytes.size() || size > bytes.size() - at) return 0;
   std::uint64_t value = 0;
@@ -19,16 +19,16 @@ inline std::uint64_t number_at(std::string_view bytes, std::size_t at, std::size
   return value;
 }
 
-// The number of floating point that has these bits.
+// The floating-point number with these bits.
 template <typename Float, typename Bits>
 Float same_bits(Bits bits) {
   static_assert(sizeof(Float) == sizeof(Bits));
-  Float found = 0;
-  std::memcpy(&found, &bits, sizeof(found));
-  return found;
+  Float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
 
-// The number that 16 bits stand for: 1 of sign, 5 of exponent, 10 of fraction.
+// Decodes a half-precision number: 1 sign bit, 5 exponent bits, 10 fraction bits.
 inline float half(std::uint64_t bits) {
   const auto exponent = static_cast<int>(bits >> 10U & 0x1FU);
   const auto fraction = static_cast<float>(bits & 0x3FFU);

@@ -5,9 +5,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <utility>
 
 #include "fields.h"
+#include "messages.h"
 
 namespace hydrant {
 namespace {
@@ -25,8 +25,8 @@ Values perhaps(const Prediction& prediction) {
   return values ? &*values : nullptr;
 }
 
-// Numbers are compared and computed with in float32: these are the ends of its normal numbers.
-constexpr double kLeastFloat = std::numeric_limits<float>::min(), kMostFloat = std::numeric_limits<float>::max();
+// Comparisons and arithmetic use float32; these are its smallest and largest normal numbers.
+constexpr double kMinFloat = std::numeric_limits<float>::min(), kMaxFloat = std::numeric_limits<float>::max();
 
 struct Score {
   const char* name;
@@ -48,17 +48,17 @@ constexpr const char* kCalibrateAgain = "calibrate again with `hydrant calibrate
 
 constexpr Field kCalibrationFields[] = {
     {"schema", Is::any, false},
-    {"temperature", Is::number, true, kLeastFloat, kMostFloat},
+    {"temperature", Is::number, true, kMinFloat, kMaxFloat},
     {"thresholds", Is::object, false},
     {"conformal", Is::object_or_null, false},
     {"intervals", Is::object_or_null, false},
     {"labels", Is::object_or_null, false},
     {"fitted", Is::object_or_null, false},
-    {"reference", Is::object_or_null, false},  // which Python alone compares traffic with
+    {"reference", Is::object_or_null, false},  // for drift detection, in Python only
 };
 
-// Notes for people.
-constexpr Field kTargetField{"target", Is::figures, false}, kMeasuredField{"measured", Is::figures, false},
+// Notes for readers.
+constexpr Field kTargetField{"target", Is::metrics, false}, kMeasuredField{"measured", Is::metrics, false},
     kExamplesField{"n", Is::whole, false, 0, INT32_MAX};
 
 constexpr Field kBothThresholds[] = {{"abstain", Is::object, false}, {"ood", Is::object, false}};
@@ -66,7 +66,7 @@ constexpr Field kBothThresholds[] = {{"abstain", Is::object, false}, {"ood", Is:
 constexpr Field kThreshold[] = {
     {"score", Is::text},
     {"side", Is::text, false},
-    {"value", Is::number, true, -kMostFloat, kMostFloat},
+    {"value", Is::number, true, -kMaxFloat, kMaxFloat},
     kTargetField,
     kMeasuredField,
     kExamplesField,
@@ -74,17 +74,17 @@ constexpr Field kThreshold[] = {
 
 constexpr Field kConformal[] = {
     {"method", Is::text},
-    {"alpha", Is::number, true, 0, kMostFloat},
-    {"quantile", Is::number, true, 0, kMostFloat},
+    {"alpha", Is::number, true, 0, kMaxFloat},
+    {"quantile", Is::number, true, 0, kMaxFloat},
     kMeasuredField,
     kExamplesField,
 };
 
 constexpr Field kIntervals[] = {
     {"confidence", Is::number, true, 0, 1},
-    {"quantile", Is::number, true, 0, kMostFloat},
-    {"floor", Is::number, true, 0, kMostFloat},
-    {"factor", Is::number, true, 0},  // of likelihoods, which Python alone computes, in float64
+    {"quantile", Is::number, true, 0, kMaxFloat},
+    {"floor", Is::number, true, 0, kMaxFloat},
+    {"factor", Is::number, true, 0},  // for likelihoods, in Python only and in float64
     {"bounds", Is::any, false},
     kMeasuredField,
     kExamplesField,
@@ -93,7 +93,7 @@ constexpr Field kIntervals[] = {
 constexpr Field kLabelFields[] = {
     {"temperatures", Is::list}, {"thresholds", Is::list}, kTargetField, kMeasuredField, kExamplesField};
 
-// Reads `calibration.json` and says what is wrong with it, and where.
+// Reads `calibration.json`; errors name the invalid entry.
 class Reader {
  public:
   Reader(std::string file, std::size_t classes) : file_(std::move(file)), classes_(classes) {}
@@ -101,24 +101,26 @@ class Reader {
   Calibration read(const Json& data) const {
     if (data.is_object() && data.contains("schema")) check_schema(data["schema"], file_);
     check_fields(data, kCalibrationFields, file_, kCalibrateAgain);
-    Calibration found;
+    Calibration calibration;
     if (const Json& thresholds = member(data, "thresholds"); !thresholds.is_null()) {
       check_fields(thresholds, kBothThresholds, file_ + ": thresholds", kCalibrateAgain);
-      if (thresholds.contains("abstain")) found.abstain = threshold(thresholds["abstain"]);
-      if (thresholds.contains("ood")) found.out_of_distribution = threshold(thresholds["ood"]);
+      if (thresholds.contains("abstain")) calibration.abstain = threshold(thresholds["abstain"]);
+      if (thresholds.contains("ood")) calibration.out_of_distribution = threshold(thresholds["ood"]);
     }
-    if (const Json& conformal = member(data, "conformal"); !conformal.is_null()) found.conformal = sets(conformal);
-    if (const Json& intervals = member(data, "intervals"); !intervals.is_null()) found.intervals = ends(intervals);
+    if (const Json& conformal = member(data, "conformal"); !conformal.is_null())
+      calibration.conformal = prediction_sets(conformal);
+    if (const Json& intervals = member(data, "intervals"); !intervals.is_null())
+      calibration.intervals = interval_bounds(intervals);
     if (const Json& labels = member(data, "labels"); !labels.is_null()) {
       check_fields(labels, kLabelFields, file_ + ": labels", kCalibrateAgain);
-      numbers(labels, "temperatures", kLeastFloat, kMostFloat);
-      found.labels = {numbers(labels, "thresholds", 0, 1)};
+      numbers(labels, "temperatures", kMinFloat, kMaxFloat);
+      calibration.labels = {numbers(labels, "thresholds", 0, 1)};
     }
-    return found;
+    return calibration;
   }
 
  private:
-  BundleError garbled(const char* key, const Json& value) const {
+  BundleError invalid(const char* key, const Json& value) const {
     return BundleError(file_ + " has " + key + " = " + shown(value) + "; " + kCalibrateAgain);
   }
 
@@ -127,49 +129,48 @@ class Reader {
     const Json& name = entry["score"];
     const auto score =
         std::find_if(std::begin(kScores), std::end(kScores), [&](const Score& each) { return name == each.name; });
-    if (score == std::end(kScores)) throw garbled("score", name);
+    if (score == std::end(kScores)) throw invalid("score", name);
     if (entry.contains("side") && entry["side"] != (score->below ? "below" : "above"))
-      throw garbled("side", entry["side"]);
+      throw invalid("side", entry["side"]);
     return {score->name, score->values, score->below, entry["value"].get<float>()};
   }
 
-  Conformal sets(const Json& entry) const {
+  Conformal prediction_sets(const Json& entry) const {
     check_fields(entry, kConformal, file_ + ": conformal", kCalibrateAgain);
-    if (entry["method"] != "lac" && entry["method"] != "aps") throw garbled("method", entry["method"]);
+    if (entry["method"] != "lac" && entry["method"] != "aps") throw invalid("method", entry["method"]);
     return {entry["method"] == "aps", entry["quantile"].get<float>()};
   }
 
-  Intervals ends(const Json& entry) const {
+  Intervals interval_bounds(const Json& entry) const {
     check_fields(entry, kIntervals, file_ + ": intervals", kCalibrateAgain);
     const auto share = entry["confidence"].get<float>();
-    if (share <= 0 || share >= 1) throw garbled("confidence", entry["confidence"]);
-    Intervals found{entry["quantile"].get<float>(), entry["floor"].get<float>(), std::nullopt};
-    if (member(entry, "bounds").is_null()) return found;
-    const std::vector<float> bounds = numbers(entry, "bounds", -kMostFloat, kMostFloat, 2);
-    if (bounds[0] > bounds[1]) throw garbled("bounds", entry["bounds"]);
-    found.bounds = {bounds[0], bounds[1]};
-    return found;
+    if (share <= 0 || share >= 1) throw invalid("confidence", entry["confidence"]);
+    Intervals intervals{entry["quantile"].get<float>(), entry["floor"].get<float>(), std::nullopt};
+    if (member(entry, "bounds").is_null()) return intervals;
+    const std::vector<float> bounds = numbers(entry, "bounds", -kMaxFloat, kMaxFloat, 2);
+    if (bounds[0] > bounds[1]) throw invalid("bounds", entry["bounds"]);
+    intervals.bounds = {bounds[0], bounds[1]};
+    return intervals;
   }
 
-  // Numbers in a range, one for each label or as many as said.
-  std::vector<float> numbers(const Json& entry, const char* key, double least, double most,
-                             std::size_t count = 0) const {
+  // Numbers in a range: `count` of them, or one for each label.
+  std::vector<float> numbers(const Json& entry, const char* key, double min, double max, std::size_t count = 0) const {
     const Json& values = entry[key];
-    if (!values.is_array() || values.size() != (count > 0 ? count : classes_)) throw garbled(key, values);
-    std::vector<float> found;
+    if (!values.is_array() || values.size() != (count > 0 ? count : classes_)) throw invalid(key, values);
+    std::vector<float> all;
     for (const Json& each : values) {
       const auto value = number(each);
-      if (!value || *value < least || *value > most) throw garbled(key, each);
-      found.push_back(static_cast<float>(*value));
+      if (!value || *value < min || *value > max) throw invalid(key, each);
+      all.push_back(static_cast<float>(*value));
     }
-    return found;
+    return all;
   }
 
   std::string file_;
   std::size_t classes_;
 };
 
-// Marks the classes of one input's set; `probabilities` are its C values.
+// Marks the classes of one input's set, from its C probabilities.
 void mark(const Conformal& conformal, const float* probabilities, std::size_t classes,
           std::vector<bool>::iterator marks) {
   if (!conformal.adaptive) {
@@ -182,7 +183,7 @@ void mark(const Conformal& conformal, const float* probabilities, std::size_t cl
   std::vector<std::ptrdiff_t> order(classes);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return probabilities[a] > probabilities[b]; });
-  double better = 0;  // the probability of this class and all better ones; half of its own is taken back
+  double better = 0;  // probability of this class and all better ones; half of its own is subtracted
   for (const std::ptrdiff_t choice : order) {
     const auto own = static_cast<double>(probabilities[choice]);
     better += own;
@@ -194,27 +195,26 @@ void mark(const Conformal& conformal, const float* probabilities, std::size_t cl
 }  // namespace
 
 std::vector<bool> Threshold::beyond(const Prediction& prediction) const {
-  std::vector<bool> found;
+  std::vector<bool> flags;
   const std::size_t count = prediction.size() * std::max<std::size_t>(prediction.tokens, 1);
-  if (count == 0) return found;
+  if (count == 0) return flags;
   const std::vector<float>* const values = score(prediction);
   if (values == nullptr || values->size() != count) {
-    throw BackendError(std::string("a threshold of this bundle stands on ") + name +
-                       ", which its graph or engine does not give; export it again with `hydrant export` (and build "
-                       "engines again), or calibrate on another score");
+    throw BackendError(concat("this bundle has a threshold on ", name, ", which its graph or engine does not return; ",
+                              "export it again with `hydrant export` (and rebuild engines), or calibrate again"));
   }
-  for (const float each : *values) found.push_back(below ? each < value : each > value);
-  return found;
+  for (const float each : *values) flags.push_back(below ? each < value : each > value);
+  return flags;
 }
 
 std::vector<bool> Conformal::sets(const Prediction& prediction) const {
-  std::vector<bool> found(prediction.probabilities.size());
+  std::vector<bool> included(prediction.probabilities.size());
   for (std::size_t row = 0; row < prediction.size(); ++row) {
     const std::size_t start = row * prediction.classes;
     mark(*this, prediction.probabilities.data() + start, prediction.classes,
-         found.begin() + static_cast<std::ptrdiff_t>(start));
+         included.begin() + static_cast<std::ptrdiff_t>(start));
   }
-  return found;
+  return included;
 }
 
 void Intervals::surround(Prediction& prediction) const {
@@ -232,11 +232,10 @@ void Intervals::surround(Prediction& prediction) const {
 }
 
 std::vector<bool> LabelThresholds::assigned(const Prediction& prediction) const {
-  std::vector<bool> found;
-  for (std::size_t i = 0; i < prediction.probabilities.size(); ++i) {
-    found.push_back(prediction.probabilities[i] > values[i % values.size()]);
-  }
-  return found;
+  std::vector<bool> labels;
+  for (std::size_t i = 0; i < prediction.probabilities.size(); ++i)
+    labels.push_back(prediction.probabilities[i] > values[i % values.size()]);
+  return labels;
 }
 
 Calibration Calibration::of(const Bundle& bundle) {

@@ -1,4 +1,4 @@
-// `calibration.json`, and the decisions on a prediction that follow from it.
+// `calibration.json` and the decisions that it defines.
 #pragma once
 
 #include <optional>
@@ -11,45 +11,45 @@
 
 namespace hydrant {
 
-// A limit on one score of a prediction; inputs beyond it are uncertain.
+// A limit on one score; inputs beyond it are uncertain.
 struct Threshold {
   const char* name;                                       // of the score
-  const std::vector<float>* (*score)(const Prediction&);  // null where the graph does not give it
-  bool below = false;                                     // the uncertain side
+  const std::vector<float>* (*score)(const Prediction&);  // null if the graph lacks it
+  bool below = false;                                     // values below it are uncertain, not above
   float value = 0;                                        // nats, or a probability for `confidence`
 
-  // Which inputs lie on the uncertain side, [B] (tokens: [B, T]). Throws BackendError: the graph lacks the score.
+  // True for uncertain inputs, [B] (tokens: [B, T]). Throws BackendError: the graph lacks the score.
   std::vector<bool> beyond(const Prediction& prediction) const;
 };
 
-// Prediction sets that hold the label with probability at least 1 − α.
+// Prediction sets that contain the label with probability at least 1 − α.
 struct Conformal {
   bool adaptive = false;  // APS; otherwise LAC
-  float quantile = 0;     // of the method's score; classes up to it are in the set
+  float quantile = 0;     // of the method's score; the set contains classes up to it
 
-  // Which classes are in each input's set, [B, C].
+  // Membership in each input's set, [B, C].
   std::vector<bool> sets(const Prediction& prediction) const;
 };
 
-// Intervals around a score that hold the label with a probability of at least the confidence.
+// Intervals around a score that contain the label with at least the probability `confidence`.
 struct Intervals {
   float quantile = 0;                             // of |label − score| ÷ √(variance + floor)
   float floor = 0;                                // added to the variance
-  std::optional<std::pair<float, float>> bounds;  // that labels cannot leave
+  std::optional<std::pair<float, float>> bounds;  // range of the labels
 
   // Fills `interval_low` and `interval_high`, in float32 as in Python.
   void surround(Prediction& prediction) const;
 };
 
-// What assigns the labels of a multi-label model.
+// Thresholds of a multi-label model.
 struct LabelThresholds {
-  std::vector<float> values;  // of each label
+  std::vector<float> values;  // one for each label
 
-  // Which labels have a probability above their threshold, [B, C].
+  // True for labels with a probability above their threshold, [B, C].
   std::vector<bool> assigned(const Prediction& prediction) const;
 };
 
-constexpr float kUnfitted = 0.5F;  // threshold of every label of a multi-label model that was not calibrated
+constexpr float kUnfitted = 0.5F;  // threshold of labels without calibration
 
 struct Calibration {
   std::optional<Threshold> abstain;
@@ -58,11 +58,10 @@ struct Calibration {
   std::optional<Intervals> intervals;
   std::optional<LabelThresholds> labels;
 
-  // Reads and validates the calibration of a bundle; its temperature is in the graph. Throws BundleError.
+  // Reads and validates a bundle's calibration; the graph holds the temperature. Throws BundleError.
   static Calibration of(const Bundle& bundle);
 
-  // Fills every decision that the calibration provides.
-  void decide(Prediction& prediction) const;
+  void decide(Prediction& prediction) const;  // adds all decisions
 };
 
 }  // namespace hydrant

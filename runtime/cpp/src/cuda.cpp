@@ -9,7 +9,7 @@
 namespace hydrant {
 namespace {
 
-// Versions whose functions are called here, in the order in which they are tried; a driver serves no later one.
+// Supported versions, in the order in which they are tried; drivers reject newer ones.
 constexpr const char* kLibraries[] = {"libcudart.so.13", "libcudart.so.12"};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The first GPU, through CUDA's runtime library, which is looked for when the program runs.
+// The first GPU, through CUDA's runtime library, loaded at run time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,24 +10,24 @@
 
 namespace hydrant {
 
-// A stream, or memory; both are freed with their owner.
+// A stream or memory, freed with its owner.
 using Stream = std::unique_ptr<CUstream_st, cudaError_t (*)(cudaStream_t)>;
 using Memory = std::unique_ptr<void, cudaError_t (*)(void*)>;
 
-// Every method throws BackendError where CUDA fails.
+// All methods throw BackendError if CUDA fails.
 class Cuda {
  public:
-  // The newest library that this machine's driver serves. Throws BackendError: there is none, or no GPU.
+  // The newest library that the driver supports. Throws BackendError: no library, or no GPU.
   static Cuda open();
 
-  // A stream that does not wait for the default one.
+  // A stream independent of the default stream.
   Stream new_stream() const;
 
-  // Bytes of page-locked memory of the host, and of the GPU's memory.
+  // Page-locked host memory and GPU memory, in bytes.
   Memory host(std::size_t size) const;
   Memory device(std::size_t size) const;
 
-  // Start copying bytes; `synchronize` waits until everything on the stream is done.
+  // Asynchronous copies in bytes; `synchronize` waits for all work on the stream.
   void upload(void* target, const void* source, std::size_t size, cudaStream_t stream) const;
   void download(void* target, const void* source, std::size_t size, cudaStream_t stream) const;
   void synchronize(cudaStream_t stream) const;
@@ -52,7 +52,7 @@ class Cuda {
   decltype(&cudaGetErrorString) text_;
 };
 
-// Makes the first GPU this thread's while it lives; failures show in the calls in between.
+// Selects the first GPU for this thread during its lifetime; failures appear in later calls.
 class OnFirstGpu {
  public:
   explicit OnFirstGpu(const Cuda& cuda) noexcept;

@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// Every thread that runs at the same time as others gets a lane of its own.
+// Concurrent threads each use their own lane.
 class EngineBackend : public Backend {
  public:
   EngineBackend(const Chosen& chosen, const TensorRt& library, const std::string& data, std::int64_t padding_token)
@@ -38,7 +38,7 @@ class EngineBackend : public Backend {
     profiles_.check(inputs, engine_->inputs());
     const std::vector<Part> parts = profiles_.parts(batch_of(inputs), tokens_of(inputs));
     const OnFirstGpu here(cuda_);
-    std::unique_ptr<Lane> lane = taken();  // after a failure it is not used again
+    std::unique_ptr<Lane> lane = taken();  // discarded after a failure
     Outputs joined;
     for (const Part& part : parts) extend(joined, lane->run(inputs, part, padding_token_));
     const std::lock_guard<std::mutex> held(lock_);

@@ -1,4 +1,4 @@
-// The backends that run one of the bundle's engines: `tensorrt` and `tensorrt-rtx`.
+// Backends for engines: `tensorrt` and `tensorrt-rtx`.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace hydrant {
 
-// Whether this library was built with headers that serve "tensorrt" or "tensorrt-rtx".
+// Returns true if this library was built with headers for "tensorrt" or "tensorrt-rtx".
 bool built_for(const std::string& library);
 
-// Why a library's engines cannot run here, or nothing if they can; no bundle is needed.
+// The reason why a library's engines cannot run here; nothing if they can. Needs no bundle.
 std::optional<std::string> why_no_engines(const std::string& library);
 
-// The first engine of the bundle that fits the library and the GPU. Throws BackendError with the command that builds
-// one, or BundleError: the engine or its metadata was altered or is malformed.
+// Opens the bundle's first engine for this library and GPU. Throws BackendError: none, with the command that builds
+// one; BundleError: the engine or its metadata is altered or malformed.
 std::unique_ptr<const Backend> open_engine(const Bundle& bundle, const Architecture& architecture,
                                            const std::string& library, const Options& options);
 

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <tuple>
 
-#include "bundle.h"
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "library.h"
@@ -23,13 +22,13 @@ const Strings& precisions() {
   return all;
 }
 
-// A GPU architecture that TensorRT-RTX never compiles hydrant's graphs for, and why; null for others.
+// The reason why TensorRT-RTX cannot compile hydrant's graphs for a GPU; null if it can.
 const char* no_rtx(const std::string& capability) {
   if (capability == "7.5")
-    return "(Turing), for which TensorRT-RTX compiles no float32 products, and the classifier's are";
-  if (capability == "9.0") return "(Hopper), which is no target of TensorRT-RTX";
+    return "(Turing), for which TensorRT-RTX compiles no float32 products such as the classifier's";
+  if (capability == "9.0") return "(Hopper), which TensorRT-RTX does not support";
   if (capability == "10.0" || capability == "10.3")
-    return "(Blackwell for data centres), which is no target of TensorRT-RTX";
+    return "(Blackwell for data centres), which TensorRT-RTX does not support";
   return nullptr;
 }
 
@@ -37,7 +36,7 @@ Strings build_command(const Bundle& bundle, const std::string& library, const st
   return {"hydrant", "build", bundle.path().string(), "--backend", library, "--precision", precision};
 }
 
-// Range of an axis, as "min:opt:max"; all inputs share it.
+// The range of an axis, shared by all inputs, as "min:opt:max".
 std::string axis_text(const Profile& profile, std::size_t axis) {
   Strings sizes;
   const Shapes& shapes = profile.begin()->second;
@@ -51,7 +50,7 @@ bool is_text(const Profile& profile) {
   return std::all_of(profile.begin(), profile.end(), [](const auto& each) { return each.second.min.size() == 2; });
 }
 
-// The command that builds an engine as it was built, from its metadata.
+// The command that rebuilds an engine, from its metadata.
 Strings rebuild_command(const Bundle& bundle, const std::string& name, const EngineFile& facts) {
   Strings words = build_command(bundle, facts.library, facts.precision), sequences;
   const auto add = [&](const std::string& option, const std::string& value) {
@@ -79,8 +78,8 @@ Strings rebuild_command(const Bundle& bundle, const std::string& name, const Eng
 }
 
 std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
-  const auto found = std::find(precisions().begin(), precisions().end(), engine.facts.precision);
-  if (found != precisions().end()) return found - precisions().begin();
+  const auto place = std::find(precisions().begin(), precisions().end(), engine.facts.precision);
+  if (place != precisions().end()) return place - precisions().begin();
   throw BundleError((bundle.path() / metadata_path(engine.name)).string() + " has precision " +
                     cut(engine.facts.precision) + "; expected " + join(precisions()) + "; rebuild it with `" +
                     command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
@@ -98,16 +97,16 @@ std::tuple<std::ptrdiff_t, std::int64_t, std::int64_t> order_of(const Bundle& bu
   return {rank_of(bundle, engine), -tokens, -rows};
 }
 
-// Refuses a GPU that the library does not support, whatever engines there are.
+// Rejects a GPU that the library does not support.
 void check_target(const Bundle& bundle, const Machine& machine, const std::string& precision) {
   const std::string capability = machine.capability.value_or("");
   const char* why = no_rtx(capability);
   if (machine.library != "tensorrt-rtx" || why == nullptr) return;
-  throw BackendError("this GPU has compute capability " + capability + " " + why + "; use --backend tensorrt: `" +
-                     command_text(build_command(bundle, "tensorrt", precision)) + "`");
+  throw BackendError(concat("this GPU has compute capability ", capability, " ", why, "; use --backend tensorrt: `",
+                            command_text(build_command(bundle, "tensorrt", precision)), "`"));
 }
 
-// The engine must come from the graph that the bundle holds now, and this from the bundle.
+// Requires an engine built from the bundle's current graph.
 void check_source(const Bundle& bundle, const Chosen& engine) {
   const EngineFile& facts = engine.facts;
   const std::string graph = onnx_name(facts.precision), rebuild = "`" + command_text(engine.rebuild) + "`";
@@ -116,20 +115,20 @@ void check_source(const Bundle& bundle, const Chosen& engine) {
                       "; expected " + graph + "; rebuild it with " + rebuild);
   }
   if (!bundle.has(graph)) {
-    throw BackendError("engine " + engine.name + " was built from " + graph +
-                       ", which the bundle no longer has; make it with `hydrant export " + bundle.path().string() +
-                       " --precision " + facts.precision + "`, then rebuild the engine with " + rebuild);
+    throw BackendError(concat("engine ", engine.name, " was built from ", graph, ", which is missing; make it with ",
+                              "`hydrant export ", bundle.path().string(), " --precision ", facts.precision,
+                              "`, then rebuild the engine with ", rebuild));
   }
   const std::string now = bundle.graph_digest(graph);
   if (facts.onnx_sha256 != now) {
-    throw BackendError(graph + " has changed since engine " + engine.name + " was built from it (SHA-256 " +
-                       now.substr(0, 12) + "…, expected " + cut(facts.onnx_sha256.substr(0, 12)) +
-                       "); rebuild it with " + rebuild);
+    throw BackendError(concat(graph, " has changed since engine ", engine.name, " was built (SHA-256 ",
+                              now.substr(0, 12), "…, expected ", cut(facts.onnx_sha256.substr(0, 12)),
+                              "); rebuild it with ", rebuild));
   }
   check_graph(bundle, graph);
 }
 
-// An engine whose builder did not know its GPU is left to the library to judge.
+// Engines without a compute capability pass; the library decides.
 bool gpu_fits(const EngineFile& facts, const std::string& capability) {
   if (facts.hardware_compatibility == "ampere+") {
     int major = 0;
@@ -140,13 +139,13 @@ bool gpu_fits(const EngineFile& facts, const std::string& capability) {
   return compiled.empty() || std::find(compiled.begin(), compiled.end(), capability) != compiled.end();
 }
 
-// The engine must have been built for this system, library and GPU.
+// Requires an engine for this system, library and GPU.
 void check_machine(const Chosen& engine, const Machine& machine) {
   const EngineFile& facts = engine.facts;
   const std::string start = "engine " + engine.name + " was ", rebuild = command_text(engine.rebuild);
   if (facts.platform != platform_name()) {
     throw BackendError(start + "built on " + cut(facts.platform) + " and this machine is " + platform_name() +
-                       "; engines do not move between platforms: rebuild it here with `" + rebuild + "`");
+                       "; engines are not portable: rebuild it here with `" + rebuild + "`");
   }
   if (facts.version != machine.version) {
     throw BackendError(start + "built with " + machine.library + " " + cut(facts.version) + " and " + machine.version +
@@ -154,24 +153,23 @@ void check_machine(const Chosen& engine, const Machine& machine) {
   }
   if (machine.capability && !gpu_fits(facts, *machine.capability)) {
     const bool rtx = machine.library == "tensorrt-rtx", ampere = facts.hardware_compatibility == "ampere+";
-    throw BackendError(start + "compiled for compute capability " + listing(facts.compute_capabilities) +
-                       (ampere ? " (Ampere or newer)" : "") + " and this GPU has " + *machine.capability +
-                       "; rebuild it with `" + rebuild + (rtx ? " --compute-capability " + *machine.capability : "") +
-                       "`");
+    throw BackendError(concat(start, "compiled for compute capability ", listing(facts.compute_capabilities),
+                              ampere ? " (Ampere or newer)" : "", " and this GPU has ", *machine.capability,
+                              "; rebuild it with `", rebuild, rtx ? " --compute-capability " + *machine.capability : "",
+                              "`"));
   }
 }
 
 void check_weights(const Chosen& engine, const Machine& machine) {
   if (machine.refits || !engine.facts.stripped) return;
   throw BackendError("engine " + engine.name +
-                     " holds no weights, and this library cannot put them in; use `hydrant predict`, or build it "
-                     "without --strip-weights");
+                     " holds no weights, and C++ cannot add them; use `hydrant predict`, or " +
+                     "build it without --strip-weights");
 }
 
-// A word as a shell takes it.
+// A word, quoted for a shell if necessary.
 std::string quoted(const std::string& word) {
-  constexpr const char* kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";  // others may mean something
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
   std::string text = "'";
   for (const char letter : word) text += letter == '\'' ? "'\"'\"'" : std::string(1, letter);
@@ -188,8 +186,8 @@ std::string command_text(const Strings& words) {
 
 Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::optional<std::string>& precision) {
   if (precision && std::find(precisions().begin(), precisions().end(), *precision) == precisions().end()) {
-    throw BackendError("backend " + machine.library + " does not run precision " + cut(*precision) + "; expected " +
-                       join(precisions()));
+    throw BackendError(concat("backend ", machine.library, " does not run precision ", cut(*precision), "; expected ",
+                              join(precisions())));
   }
   const std::string first = precision.value_or(precisions().front());
   check_target(bundle, machine, first);
@@ -227,9 +225,9 @@ std::string read_engine(const Bundle& bundle, const Chosen& chosen) {
   std::string data = bundle.read(file);
   const std::string digest = sha256(data), &expected = chosen.facts.engine_sha256;
   if (digest == expected) return data;
-  throw BundleError((bundle.path() / file).string() + " is not what " + metadata_path(chosen.name) +
-                    " describes: its SHA-256 is " + digest.substr(0, 12) + "…, expected " +
-                    cut(expected.substr(0, 12)) + "; rebuild it with `" + command_text(chosen.rebuild) + "`");
+  throw BundleError(concat((bundle.path() / file).string(), " is not what ", metadata_path(chosen.name),
+                           " describes: its SHA-256 is ", digest.substr(0, 12), "…, expected ",
+                           cut(expected.substr(0, 12)), "; rebuild it with `", command_text(chosen.rebuild), "`"));
 }
 
 }  // namespace hydrant

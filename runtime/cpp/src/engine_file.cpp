@@ -11,28 +11,20 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kBuildAgain = "build the engine again with `hydrant build`";
-constexpr const char* kFolder = "engines/";
-constexpr const char* kEnding = ".engine";
+constexpr std::string_view kFolder = "engines/";
+constexpr std::string_view kEnding = ".engine";
 
-constexpr Field kEngineFields[] = {{"schema", Is::any},
-                                   {"library", Is::text},
-                                   {"version", Is::text},
-                                   {"precision", Is::text},
-                                   {"profiles", Is::list},
-                                   {"compute_capabilities", Is::texts},
-                                   {"platform", Is::text},
-                                   {"onnx", Is::text},
-                                   {"onnx_sha256", Is::text},
-                                   {"engine_sha256", Is::text},
-                                   {"version_compatible", Is::flag},
-                                   {"hardware_compatibility", Is::text},
-                                   {"stripped", Is::flag},
-                                   {"refittable", Is::flag},
-                                   {"attention_blocks", Is::whole},
-                                   {"fused", Is::list},
-                                   {"layers", Is::list}};
+std::vector<Field> engine_fields() {
+  std::vector<Field> fields{{"schema", Is::any}, {"compute_capabilities", Is::texts}, {"attention_blocks", Is::whole}};
+  for (const char* name : {"library", "version", "precision", "platform", "onnx", "onnx_sha256", "engine_sha256",
+                           "hardware_compatibility"})
+    fields.push_back({name, Is::text});
+  for (const char* name : {"version_compatible", "stripped", "refittable"}) fields.push_back({name, Is::flag});
+  for (const char* name : {"profiles", "fused", "layers"}) fields.push_back({name, Is::list});
+  return fields;
+}
 
-// A shape of positive sizes; empty for anything else.
+// A shape of positive sizes; empty if invalid.
 Shape shape_of(const Json& sizes) {
   Shape shape;
   for (const Json& size : sizes) {
@@ -43,19 +35,19 @@ Shape shape_of(const Json& sizes) {
   return shape;
 }
 
-// Decoded JSON → profile; nothing unless each input has three shapes of one rank, from small to large.
+// Decodes a profile; nothing unless each input has three ascending shapes of one rank.
 std::optional<Profile> profile_of(const Json& data) {
   if (!data.is_object() || data.empty()) return std::nullopt;
   Profile profile;
   for (const auto& [name, shapes] : data.items()) {
     if (!shapes.is_array() || shapes.size() != 3) return std::nullopt;
-    const Shapes made{shape_of(shapes[0]), shape_of(shapes[1]), shape_of(shapes[2])};
-    if (made.min.empty() || made.min.size() != made.opt.size() || made.opt.size() != made.max.size())
+    const Shapes parsed{shape_of(shapes[0]), shape_of(shapes[1]), shape_of(shapes[2])};
+    if (parsed.min.empty() || parsed.min.size() != parsed.opt.size() || parsed.opt.size() != parsed.max.size())
       return std::nullopt;
-    for (std::size_t axis = 0; axis < made.min.size(); ++axis) {
-      if (made.min[axis] > made.opt[axis] || made.opt[axis] > made.max[axis]) return std::nullopt;
+    for (std::size_t axis = 0; axis < parsed.min.size(); ++axis) {
+      if (parsed.min[axis] > parsed.opt[axis] || parsed.opt[axis] > parsed.max[axis]) return std::nullopt;
     }
-    profile[name] = made;
+    profile[name] = parsed;
   }
   return profile;
 }
@@ -68,45 +60,44 @@ EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
   if (data.is_object()) check_schema(member(data, "schema"), file);
-  check_fields(data, kEngineFields, file, kBuildAgain);
+  check_fields(data, engine_fields(), file, kBuildAgain);
   const auto text = [&](const char* key) { return data[key].get<std::string>(); };
-  EngineFile made{text("library"),
-                  text("version"),
-                  text("precision"),
-                  {},
-                  data["compute_capabilities"].get<std::vector<std::string>>(),
-                  text("platform"),
-                  text("onnx"),
-                  text("onnx_sha256"),
-                  text("engine_sha256"),
-                  data["version_compatible"].get<bool>(),
-                  text("hardware_compatibility"),
-                  data["stripped"].get<bool>(),
-                  data["refittable"].get<bool>()};
-  if (made.library != "tensorrt" && made.library != "tensorrt-rtx")
-    throw BundleError(file + " has library " + cut(made.library) + "; " + kBuildAgain);
+  EngineFile engine{text("library"),
+                    text("version"),
+                    text("precision"),
+                    {},
+                    data["compute_capabilities"].get<std::vector<std::string>>(),
+                    text("platform"),
+                    text("onnx"),
+                    text("onnx_sha256"),
+                    text("engine_sha256"),
+                    data["version_compatible"].get<bool>(),
+                    text("hardware_compatibility"),
+                    data["stripped"].get<bool>(),
+                    data["refittable"].get<bool>()};
+  if (engine.library != "tensorrt" && engine.library != "tensorrt-rtx")
+    throw BundleError(file + " has library " + cut(engine.library) + "; " + kBuildAgain);
   for (const Json& each : data["profiles"]) {
     auto profile = profile_of(each);
-    if (!profile) throw BundleError(file + " holds an optimization profile without its three shapes; " + kBuildAgain);
-    made.profiles.push_back(std::move(*profile));
+    if (!profile) throw BundleError(file + " has an optimization profile without three shapes; " + kBuildAgain);
+    engine.profiles.push_back(std::move(*profile));
   }
-  if (made.profiles.empty()) throw BundleError(file + " has no profiles; " + kBuildAgain);
-  return made;
+  if (engine.profiles.empty()) throw BundleError(file + " has no profiles; " + kBuildAgain);
+  return engine;
 }
 
-std::string engine_path(const std::string& name) { return kFolder + name + kEnding; }
+std::string engine_path(const std::string& name) { return concat(kFolder, name, kEnding); }
 
-std::string metadata_path(const std::string& name) { return kFolder + name + ".json"; }
+std::string metadata_path(const std::string& name) { return concat(kFolder, name, ".json"); }
 
 std::vector<std::string> engine_names(const Bundle& bundle) {
-  const std::string start = kFolder, end = kEnding;
+  constexpr std::size_t kRest = kFolder.size() + kEnding.size();
   std::vector<std::string> names;
   for (const std::string& name : bundle.names()) {
-    if (name.size() < start.size() + end.size() || name.compare(0, start.size(), start) != 0) continue;
-    if (name.compare(name.size() - end.size(), end.size(), end) != 0) continue;
-    names.push_back(name.substr(start.size(), name.size() - start.size() - end.size()));
+    if (name.size() >= kRest && starts_with(name, kFolder) && ends_with(name, kEnding))
+      names.push_back(name.substr(kFolder.size(), name.size() - kRest));
   }
-  std::sort(names.begin(), names.end());  // the files are sorted with their ending
+  std::sort(names.begin(), names.end());
   return names;
 }
 

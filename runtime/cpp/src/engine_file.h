@@ -1,4 +1,4 @@
-// The metadata of a TensorRT engine: the JSON file beside it in `engines/`.
+// Metadata of a TensorRT engine: the JSON file beside it in `engines/`.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hydrant {
 
-// The shapes of one input that an optimization profile takes, all of one rank.
+// An optimization profile's shapes for one input, all of one rank.
 struct Shapes {
   Shape min, opt, max;
 
@@ -24,12 +24,12 @@ using Profile = std::map<std::string, Shapes>;
 
 struct EngineFile {
   std::string library;  // "tensorrt" or "tensorrt-rtx"
-  std::string version;  // of the library that built it; it runs with the same one only
+  std::string version;  // of the library that built it; must match at run time
   std::string precision;
   std::vector<Profile> profiles;                  // in the engine's order
-  std::vector<std::string> compute_capabilities;  // of the GPUs that it was compiled for, such as "8.9"
+  std::vector<std::string> compute_capabilities;  // of its target GPUs, such as "8.9"
   std::string platform;                           // such as "linux-x86_64"
-  std::string onnx;                               // the graph's file in the bundle, and its digest at that time
+  std::string onnx;                               // the graph's file in the bundle, and its digest then
   std::string onnx_sha256;
   std::string engine_sha256;
   bool version_compatible = false;
@@ -37,17 +37,15 @@ struct EngineFile {
   bool stripped = false;               // holds no weights
   bool refittable = false;
 
-  // The metadata of an engine. Throws BundleError: the file is missing, altered or malformed.
+  // Throws BundleError: the file is missing, altered or malformed.
   static EngineFile read(const Bundle& bundle, const std::string& name);
 
-  // The same from decoded JSON; `file` names it in messages.
+  // The same from decoded JSON; messages use `file`.
   static EngineFile of(const Json& data, const std::string& file);
 };
 
-// Names of a bundle's engines, sorted.
+// Sorted names of a bundle's engines, and the paths of an engine and its metadata.
 std::vector<std::string> engine_names(const Bundle& bundle);
-
-// Files of an engine and of its metadata inside a bundle.
 std::string engine_path(const std::string& name);
 std::string metadata_path(const std::string& name);
 

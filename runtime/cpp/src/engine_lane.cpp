@@ -31,8 +31,8 @@ Lane::Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles)
 Lane::~Lane() {
   const OnFirstGpu here(cuda_);
   try {
-    cuda_.synchronize(stream_.get());  // what a failure left running
-  } catch (const BackendError&) {      // a device that reports an earlier failure again
+    cuda_.synchronize(stream_.get());  // work left by a failure
+  } catch (const BackendError&) {      // an earlier failure, reported again
   }
   contexts_.clear();
   inputs_.clear();
@@ -73,7 +73,7 @@ void Lane::upload(nvinfer1::IExecutionContext& context, const std::string& name,
     throw engine_.failure("the engine refuses " + name + " of shape " + shape_text(shape));
 }
 
-// The context of a profile, made when it is first needed; a lane's buffers never move.
+// The context of a profile, created on first use; a lane's buffers never move.
 nvinfer1::IExecutionContext& Lane::context(std::size_t profile) {
   const auto found = contexts_.find(profile);
   if (found != contexts_.end()) return *found->second;

@@ -1,4 +1,4 @@
-// A stream, buffers and execution contexts, with which one thread at a time runs an engine.
+// A stream, buffers and execution contexts of an engine, used by one thread at a time.
 #pragma once
 
 #include <map>
@@ -14,17 +14,17 @@ namespace hydrant {
 
 class Lane {
  public:
-  // The arguments outlive the lane. Throws BackendError: the GPU has not enough memory.
+  // The arguments must outlive the lane. Throws BackendError: not enough GPU memory.
   Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Outputs of the rows of a part, without those that were added. Throws BackendError: the library or CUDA failed.
+  // Outputs of a part, without padding rows. Throws BackendError: the library or CUDA failed.
   Outputs run(const Views& inputs, const Part& part, std::int64_t padding_token);
 
  private:
-  // A tensor's page-locked memory on the host, and its memory on the GPU.
+  // A tensor's page-locked host memory and GPU memory.
   struct Buffer {
     Memory host, device;
   };

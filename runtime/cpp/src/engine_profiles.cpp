@@ -13,25 +13,20 @@ namespace {
 
 std::size_t size_at(const Shape& shape, std::size_t axis) { return static_cast<std::size_t>(shape[axis]); }
 
-// Axes that may differ from batch to batch: rows, and tokens of texts.
+// Number of variable axes: rows, and tokens of texts.
 std::size_t free_axes(std::size_t rank) { return rank == 2 ? 2 : 1; }
 
-// A command with this range of lengths in place of those that it has.
+// A command with its ranges of lengths replaced.
 std::vector<std::string> with_sequence(const std::vector<std::string>& command, const std::string& sequence) {
-  std::vector<std::string> words;
-  for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == "--sequence") {
-      ++i;
-    } else {
-      words.push_back(command[i]);
-    }
-  }
+  std::vector<std::string> words = command;
+  for (auto at = words.begin(); (at = std::find(at, words.end(), "--sequence")) != words.end();)
+    at = words.erase(at, at + 2);  // with its value
   words.insert(words.end(), {"--sequence", sequence});
   return words;
 }
 
-// The type and shape that an engine takes, in words.
-std::string taken(bool floats, const Shape& most) {
+// An engine's type and shape, for messages.
+std::string expected_tensor(bool floats, const Shape& most) {
   std::vector<std::string> axes{"batch"};
   if (most.size() == 2) axes.emplace_back("sequence");
   for (std::size_t axis = axes.size(); axis < most.size(); ++axis) axes.push_back(std::to_string(most[axis]));
@@ -48,8 +43,8 @@ Range::Range(std::size_t index_, const Profile& profile) : index(index_) {
     max_values += count_of(shapes.max);
   }
   if (rows.size() != 1 || tokens.size() > 1) {
-    throw BackendError("optimization profile " + std::to_string(index) +
-                       " of the engine has ranges that differ between its inputs; rebuild it with `hydrant build`");
+    throw BackendError(concat("optimization profile ", index,
+                              " of the engine has different ranges for its inputs; rebuild it with `hydrant build`"));
   }
   std::tie(min_rows, max_rows) = *rows.begin();
   text = !tokens.empty();
@@ -57,9 +52,9 @@ Range::Range(std::size_t index_, const Profile& profile) : index(index_) {
 }
 
 Part Range::part(std::size_t start, std::size_t stop, std::optional<std::size_t> tokens) const {
-  Part made{index, start, stop, std::max(stop - start, min_rows), {}};
-  if (text && tokens) made.tokens = std::max(*tokens, min_tokens);
-  return made;
+  Part padded{index, start, stop, std::max(stop - start, min_rows), {}};
+  if (text && tokens) padded.tokens = std::max(*tokens, min_tokens);
+  return padded;
 }
 
 Profiles::Profiles(std::vector<Profile> profiles, std::vector<std::string> rebuild)
@@ -78,11 +73,11 @@ std::optional<std::size_t> Profiles::longest() const {
 }
 
 std::vector<Range> Profiles::ranges_for(std::optional<std::size_t> tokens) const {
-  std::vector<Range> found;
+  std::vector<Range> ranges;
   for (const Range& range : ranges_) {
-    if (range.takes(tokens)) found.push_back(range);
+    if (range.takes(tokens)) ranges.push_back(range);
   }
-  return found;
+  return ranges;
 }
 
 std::size_t Profiles::largest(std::size_t rows, std::optional<std::size_t> tokens) const {
@@ -121,11 +116,11 @@ std::size_t Profiles::max_values(const std::string& input) const {
 }
 
 void Profiles::check(const Views& inputs, const std::map<std::string, bool>& floats) const {
-  std::vector<std::string> given, wanted;
-  for (const auto& [name, view] : inputs) given.push_back(name);
+  std::vector<std::string> names, wanted;
+  for (const auto& [name, view] : inputs) names.push_back(name);
   for (const auto& [name, is_float] : floats) wanted.push_back(name);
-  if (given != wanted)
-    throw BackendError("the inputs are " + listing(given) + "; this engine takes " + listing(wanted));
+  if (names != wanted)
+    throw BackendError("the inputs are " + listing(names) + "; this engine takes " + listing(wanted));
   std::set<Shape> leading;
   for (const auto& [name, view] : inputs) {
     const Shape &most = profiles_.front().at(name).max, &shape = view.shape;
@@ -134,11 +129,12 @@ void Profiles::check(const Views& inputs, const std::map<std::string, bool>& flo
                        !std::holds_alternative<const std::uint8_t*>(view.data) && shape.size() == most.size() &&
                        std::equal(shape.begin() + free, shape.end(), most.begin() + free);
     if (!right)
-      throw BackendError(name + " is " + described(view) + "; this engine takes " + taken(floats.at(name), most));
+      throw BackendError(name + " is " + described(view) + "; this engine takes " +
+                         expected_tensor(floats.at(name), most));
     leading.emplace(shape.begin(), shape.begin() + free);
   }
   if (leading.size() != 1)
-    throw BackendError("the inputs differ in their shapes; expected the same batch and sequence in all");
+    throw BackendError("the inputs have different shapes; expected the same batch and sequence in all");
 }
 
 BackendError Profiles::too_long(std::size_t tokens) const {
@@ -150,9 +146,9 @@ BackendError Profiles::too_long(std::size_t tokens) const {
   }
   const std::string length = std::to_string(tokens), shortest = std::to_string(least);
   const std::string sequence = shortest + ":" + std::to_string(std::min(most, tokens)) + ":" + length;
-  return BackendError("the texts have " + length + " tokens; this engine was built for " + shortest + " to " +
-                      std::to_string(most) + ": cut them, or rebuild it with `" +
-                      command_text(with_sequence(rebuild_, sequence)) + "`");
+  return BackendError(concat("the texts have ", length, " tokens; this engine was built for ", shortest, " to ", most,
+                             ": truncate them, or rebuild it with `", command_text(with_sequence(rebuild_, sequence)),
+                             "`"));
 }
 
 Shape fill(const View& view, const Part& part, std::int64_t padding, void* target) {

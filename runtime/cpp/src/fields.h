@@ -1,4 +1,4 @@
-// Strict decoding of the JSON objects in a bundle's files, by tables of their fields.
+// Strict validation of JSON objects in a bundle's files, by tables of fields.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-constexpr std::int64_t kSchema = 1;  // of every file of a bundle that names one
+constexpr std::int64_t kSchema = 1;  // of all files with a schema
 
 enum class Is {
   any,
@@ -23,14 +23,14 @@ enum class Is {
   texts,
   object,
   object_or_null,
-  figures,  // an object of finite numbers: notes for people
+  metrics,  // an object of finite numbers
 };
 
 struct Field {
   const char* name = "";
   Is kind = Is::any;
   bool required = true;
-  double least = -std::numeric_limits<double>::max(), most = std::numeric_limits<double>::max();  // of numbers
+  double min = -std::numeric_limits<double>::max(), max = std::numeric_limits<double>::max();  // of numbers
 };
 
 // A table of fields.
@@ -46,12 +46,11 @@ struct Fields {
   std::size_t count;
 };
 
-// Refuses an object with a field that is missing, unknown (unless `open`) or of another kind; `where` and `remedy`
-// begin and end the message. Throws BundleError.
+// Throws BundleError, "`where` …; `remedy`": a field is missing, unknown (unless `open`) or of another kind.
 void check_fields(const Json& value, Fields fields, const std::string& where, const std::string& remedy,
                   bool open = false);
 
-// Refuses a file of another schema, which hydrant `writer` (or null) wrote. Throws BundleError.
+// Throws BundleError: another schema; `writer` is the version of hydrant that wrote it, or null.
 void check_schema(const Json& schema, const std::string& file, const Json& writer = nullptr);
 
 }  // namespace hydrant

@@ -17,10 +17,6 @@ namespace hydrant {
 
 namespace {
 
-struct FreeContext {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-
 class Digest {
  public:
   Digest() : context_(EVP_MD_CTX_new()) {
@@ -44,31 +40,36 @@ class Digest {
 
  private:
   static void check(bool done) {
-    if (!done) throw Error("OpenSSL cannot compute SHA-256 here; its provider of digests is missing, so reinstall it");
+    if (!done) throw Error("OpenSSL cannot compute SHA-256; its digest provider is missing: reinstall OpenSSL");
   }
 
-  std::unique_ptr<EVP_MD_CTX, FreeContext> context_;
+  std::unique_ptr<EVP_MD_CTX, Freed<EVP_MD_CTX_free>> context_;
 };
+
+// Calls `take` with the blocks of a file; false if it cannot be opened or read.
+template <typename Take>
+bool read_blocks(const fs::path& file, const Take& take) {
+  std::ifstream stream(file, std::ios::binary);
+  std::vector<char> block(1U << 18U);
+  while (stream) {
+    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
+    take(block.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  return stream.eof();
+}
 
 }  // namespace
 
 std::optional<std::string> bytes_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
   std::string bytes;
-  std::array<char, 1U << 16U> block{};
-  while (stream) {
-    stream.read(block.data(), block.size());
-    bytes.append(block.data(), static_cast<std::size_t>(stream.gcount()));
-  }
-  if (!stream.eof()) return std::nullopt;
+  if (!read_blocks(file, [&](const char* block, std::size_t size) { bytes.append(block, size); })) return std::nullopt;
   return bytes;
 }
 
 std::uintmax_t size_of(const fs::path& file) {
   std::error_code failed;
   const fs::file_status status = fs::status(file, failed);
-  if (fs::exists(status) && !fs::is_regular_file(status))
-    throw std::invalid_argument("it is no regular file but a folder, pipe or device");
+  if (fs::exists(status) && !fs::is_regular_file(status)) throw std::invalid_argument("it is a folder, pipe or device");
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   return size;
@@ -81,14 +82,9 @@ std::string sha256(std::string_view bytes) {
 }
 
 std::string sha256_of(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::vector<char> block(1U << 20U);
   Digest digest;
-  while (stream) {
-    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
-    digest.add(block.data(), static_cast<std::size_t>(stream.gcount()));
-  }
-  if (!stream.eof()) throw InputError("cannot read " + file.string() + "; check its permissions");
+  if (!read_blocks(file, [&](const char* block, std::size_t size) { digest.add(block, size); }))
+    throw InputError("cannot read " + file.string() + "; check its permissions");
   return digest.hex();
 }
 

@@ -1,4 +1,4 @@
-// Reading a file whole, and SHA-256 by OpenSSL.
+// Whole files, and SHA-256 from OpenSSL.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,23 @@
 
 namespace hydrant {
 
-// The bytes of a file; nothing where it cannot be opened, or reading fails on the way.
+// Deleter of a C library's objects.
+template <auto Free>
+struct Freed {
+  template <typename Type>
+  void operator()(Type* pointer) const {
+    Free(pointer);
+  }
+};
+
+// The bytes of a file; nothing if it cannot be opened or read.
 std::optional<std::string> bytes_of(const std::filesystem::path& file);
 
-// The size of a file, bytes. Throws std::invalid_argument: it is missing, or a folder, pipe or device.
+// The size of a file in bytes. Throws std::invalid_argument: missing, or not a regular file.
 std::uintmax_t size_of(const std::filesystem::path& file);
 
-// Hexadecimal digest of bytes.
+// Hexadecimal digests of bytes, and of a file. Throws InputError: it cannot be read.
 std::string sha256(std::string_view bytes);
-
-// Hexadecimal digest of a file, read in blocks. Throws InputError: it cannot be read.
 std::string sha256_of(const std::filesystem::path& file);
 
 }  // namespace hydrant

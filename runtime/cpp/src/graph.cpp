@@ -9,9 +9,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <system_error>
-#include <vector>
+#include <tuple>
 
 #include "fields.h"
 #include "hydrant/hydrant.h"
@@ -22,9 +21,7 @@ namespace fs = std::filesystem;
 namespace hydrant {
 namespace {
 
-using Precisions = std::vector<std::string>;
-
-// Ranges that the TensorRT provider compiles for.
+// Shapes for the TensorRT provider.
 constexpr std::int64_t kTensorRtRows = 32, kTensorRtTokens = 64;
 
 fs::path cache_folder() {
@@ -34,7 +31,7 @@ fs::path cache_folder() {
   return fs::path(home == nullptr ? "/nonexistent" : home) / ".cache" / "hydrant";
 }
 
-// A folder below ~/.cache/hydrant that only this user can write to; nothing where it cannot be made.
+// A folder below ~/.cache/hydrant that only this user can write to; nothing if it cannot be created.
 std::optional<fs::path> private_folder(const std::vector<std::string>& names) {
   fs::path folder = cache_folder();
   std::error_code failed;
@@ -45,28 +42,26 @@ std::optional<fs::path> private_folder(const std::vector<std::string>& names) {
     mkdir(folder.c_str(), S_IRWXU);
     if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return std::nullopt;
     if (status.st_uid != getuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-      throw BackendError(folder.string() +
-                         " belongs to another user or lets others write to it, and engines in it are run; make it your "
-                         "own with chown and chmod 700, or set XDG_CACHE_HOME");
+      throw BackendError(folder.string() + " must belong to you alone, since its engines are run; use chown and " +
+                         "chmod 700, or set XDG_CACHE_HOME");
     }
   }
   return folder;
 }
 
-// Precision of the graph to run. Throws BackendError: the backend does not run it, or the bundle has none.
-std::string choose_precision(const Bundle& bundle, const GraphKind& kind, const std::optional<std::string>& asked) {
-  if (asked && std::find(kind.precisions.begin(), kind.precisions.end(), *asked) == kind.precisions.end()) {
-    throw BackendError("backend " + kind.name + " does not run precision " + cut(*asked) + "; expected " +
-                       join(kind.precisions));
+// Throws BackendError: the backend does not support the precision, or the bundle lacks its graph.
+std::string choose_precision(const Bundle& bundle, const GraphKind& kind, const std::optional<std::string>& requested) {
+  if (requested && std::find(kind.precisions.begin(), kind.precisions.end(), *requested) == kind.precisions.end()) {
+    throw BackendError(concat("backend ", kind.name, " does not run precision ", cut(*requested), "; expected ",
+                              join(kind.precisions)));
   }
-  const Precisions wanted = asked ? Precisions{*asked} : kind.precisions;
+  const std::vector<std::string> wanted = requested ? std::vector{*requested} : kind.precisions;
   for (const std::string& precision : wanted) {
     if (bundle.has(onnx_name(precision))) return precision;
   }
-  const std::string folder = bundle.path().string();
-  const std::string& first = wanted.front();
-  throw BackendError("bundle " + folder + " has no " + onnx_name(first) + "; make it with `hydrant export " + folder +
-                     (first == "fp32" ? "" : " --precision " + first) + "`");
+  const std::string folder = bundle.path().string(), &first = wanted.front();
+  throw BackendError(concat("bundle ", folder, " has no ", onnx_name(first), "; make it with `hydrant export ", folder,
+                            first == "fp32" ? "" : " --precision " + first, "`"));
 }
 
 std::filesystem::path graph_file(const Bundle& bundle, const std::string& precision) {
@@ -75,25 +70,19 @@ std::filesystem::path graph_file(const Bundle& bundle, const std::string& precis
   return bundle.file(name);
 }
 
-// The TensorRT provider's ranges, without which it compiles anew for every batch that is larger than all before.
+// The TensorRT provider's shapes; without them it recompiles for each larger batch.
 std::map<std::string, std::string> tensorrt_profiles(const Architecture& architecture) {
   const std::int64_t longest = architecture.max_sequence();
-  struct Range {
-    const char* name;
-    std::int64_t rows, tokens;
-  };
+  const Shape image{architecture.channels, architecture.image_height, architecture.image_width};
   std::map<std::string, std::string> options;
-  for (const Range& range :
-       {Range{"min", 1, 1}, {"opt", 8, std::min(kTensorRtTokens, longest)}, {"max", kTensorRtRows, longest}}) {
-    std::string shape = std::to_string(range.rows);
-    const std::vector<std::int64_t> sizes =
-        architecture.image
-            ? std::vector<std::int64_t>{architecture.channels, architecture.image_height, architecture.image_width}
-            : std::vector<std::int64_t>{range.tokens};
-    for (const std::int64_t size : sizes) shape += "x" + std::to_string(size);
+  for (const auto& [name, rows, tokens] : {std::tuple{"min", std::int64_t{1}, std::int64_t{1}},
+                                           {"opt", 8, std::min(kTensorRtTokens, longest)},
+                                           {"max", kTensorRtRows, longest}}) {
+    std::string shape = std::to_string(rows);
+    for (const std::int64_t size : architecture.image ? image : Shape{tokens}) shape += "x" + std::to_string(size);
     std::vector<std::string> each;
     for (const std::string& input : architecture.input_names()) each.push_back(input + ":" + shape);
-    options[std::string("trt_profile_") + range.name + "_shapes"] = join(each, ",");
+    options[concat("trt_profile_", name, "_shapes")] = join(each, ",");
   }
   return options;
 }
@@ -114,17 +103,17 @@ Provider provider_of(const Bundle& bundle, const Architecture& architecture, con
   return provider;
 }
 
-// Rows (inputs × tokens × streams) of one run, about: measured by benchmarks/graph_latency.py.
+// Rows (inputs × tokens × streams) per run, measured by benchmarks/graph_latency.py.
 constexpr double kRows = 800;
 
-// Whether adapters change a module of a layer.
+// Returns true if a layer has adapters.
 bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
   const std::string start = "layers." + std::to_string(layer) + ".";
-  const auto found = modules.lower_bound(start);
-  return found != modules.end() && found->compare(0, start.size(), start) == 0;
+  const auto first = modules.lower_bound(start);
+  return first != modules.end() && starts_with(*first, start);
 }
 
-// First layer that differs between members, or the number of layers. Throws BundleError.
+// The first layer in which members differ, or the number of layers. Throws BundleError.
 std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
                     const std::string& file) {
   static constexpr Field fields[] = {{"schema", Is::any},           {"family", Is::text},  {"layers", Is::whole},
@@ -138,8 +127,8 @@ std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::st
   for (const Json& each : members) {
     check_fields(each, member_fields, file + ": a member", "make the bundle again");
     if (each["keep"].size() != layers) {
-      throw BundleError(file + " has a member with keep = " + shown(each["keep"]) + "; expected " +
-                        std::to_string(layers) + " lists of heads; make the bundle again");
+      throw BundleError(concat(file, " has a member with keep = ", shown(each["keep"]), "; expected ", layers,
+                               " lists of heads; make the bundle again"));
     }
   }
   for (std::size_t layer = 0; layer < layers; ++layer) {
@@ -156,10 +145,8 @@ std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::st
 std::optional<std::string> why_no_provider(const GraphKind& kind, const Options& options) {
   const bool rtx = kind.name == "tensorrt-rtx";
   if ((rtx && !options.provider_library.empty()) || has_provider(kind.provider)) return std::nullopt;
-  const std::string remedy = rtx ? "give the plug-in that holds it (--provider-library)"
-                                 : "link hydrant with a build of ONNX Runtime that has it";
-  return "ONNX Runtime " + onnxruntime_version() + " has no " + kind.provider +
-         ": this library was built without it; " + remedy;
+  return concat("ONNX Runtime ", onnxruntime_version(), " was built without ", kind.provider, "; ",
+                rtx ? "name its plug-in (--provider-library)" : "link hydrant with a build that has it");
 }
 
 Graph::Graph(const Bundle& bundle, const Architecture& architecture, const GraphKind& kind, const Options& options)
@@ -195,10 +182,10 @@ Microbatch Microbatch::of(const Bundle& bundle, const Architecture& architecture
   const std::size_t fork = fork_of(plan, layers, bundle.adapted(), (bundle.path() / "plan.json").string());
   const std::size_t trunk = bundle.checkpoints() == 1 ? fork : 0;
   const std::size_t streams = trunk + (layers - trunk) * plan["members"].size();
-  Microbatch made;
-  made.image_tokens_ = architecture.image ? static_cast<std::size_t>(architecture.max_sequence()) : 0;
-  made.streams_ = static_cast<double>(streams) / static_cast<double>(layers);
-  return made;
+  Microbatch microbatch;
+  microbatch.image_tokens_ = architecture.image ? static_cast<std::size_t>(architecture.max_sequence()) : 0;
+  microbatch.streams_ = static_cast<double>(streams) / static_cast<double>(layers);
+  return microbatch;
 }
 
 std::size_t Microbatch::chunk(std::size_t tokens) const {

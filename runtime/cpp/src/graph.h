@@ -1,4 +1,4 @@
-// The backends that run one of the bundle's graphs with an execution provider of ONNX Runtime.
+// Backends for graphs, with an execution provider of ONNX Runtime.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +13,39 @@
 
 namespace hydrant {
 
-// What one of these backends runs with.
 struct GraphKind {
   std::string name;
   std::string provider;                 // of ONNX Runtime
   std::vector<std::string> precisions;  // preferred ones first
 };
 
-// Why ONNX Runtime cannot run a graph so, or nothing if it can.
+// The reason why ONNX Runtime lacks a provider; nothing if it has it.
 std::optional<std::string> why_no_provider(const GraphKind& kind, const Options& options);
 
-// Running a large batch on a CPU as several smaller ones: the activations of more rows no longer fit into its caches.
+// Splits large batches on a CPU, so that activations fit into its caches.
 class Microbatch {
  public:
-  // For the model of a bundle, by its plan. Throws BundleError.
+  // Reads the bundle's plan. Throws BundleError.
   static Microbatch of(const Bundle& bundle, const Architecture& architecture);
 
-  // Most inputs of a batch of texts of so many tokens (or of images) that go into one run.
+  // Maximum inputs per run, for texts of this many tokens, or images.
   std::size_t chunk(std::size_t tokens) const;
 
  private:
-  std::size_t image_tokens_ = 0;  // 0 for text, which may have any length
-  double streams_ = 1.0;          // mean over the layers: 1 before the fork, M from it on
+  std::size_t image_tokens_ = 0;  // 0 for text
+  double streams_ = 1.0;          // mean over the layers: 1 below the fork, M above
 };
 
 class Graph : public Backend {
  public:
-  // Throws BackendError: no such graph or provider; BundleError: a file is altered or malformed.
+  // Throws BackendError: the graph or provider is missing; BundleError: a file is altered or malformed.
   Graph(const Bundle& bundle, const Architecture& architecture, const GraphKind& kind, const Options& options);
 
   std::vector<std::string> outputs() const override { return session_->outputs(); }
 
   std::size_t chunk(std::size_t batch, std::size_t tokens) const override;
 
-  // In parts of nearly equal size where the batch is larger than one run takes.
+  // Splits large batches into nearly equal parts.
   Outputs run(const Views& inputs) const override;
 
  private:

@@ -18,23 +18,23 @@ namespace {
 // Fields of ONNX's ModelProto and StringStringEntryProto.
 constexpr std::uint64_t kMetadata = 14, kKey = 1, kValue = 2;
 
-constexpr std::uint64_t kMostEntry = 16U << 20U;  // of an entry
+constexpr std::uint64_t kMaxEntryBytes = 16U << 20U;
 
-// A number of a protocol-buffer message: seven bits in each byte, the lowest first.
+// A protocol-buffer varint: seven bits per byte, lowest first.
 std::uint64_t number(std::istream& stream) {
-  std::uint64_t found = 0;
+  std::uint64_t value = 0;
   for (unsigned shift = 0; shift < 64; shift += 7) {
     const auto byte = static_cast<std::uint64_t>(stream.get());
     if (!stream) break;
-    found |= (byte & 0x7FU) << shift;
-    if (byte < 0x80U) return found;
+    value |= (byte & 0x7FU) << shift;
+    if (byte < 0x80U) return value;
   }
-  throw std::invalid_argument("a number without an end");
+  throw std::invalid_argument("an endless number");
 }
 
-// Contents of a message's byte fields of one number. Throws std::invalid_argument: no such message.
+// Contents of a message's byte fields with one number. Throws std::invalid_argument: malformed.
 std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::uint64_t wanted) {
-  std::vector<std::string> found;
+  std::vector<std::string> contents;
   const auto at = [&] { return static_cast<std::uint64_t>(stream.tellg()); };
   while (at() < size) {
     const std::uint64_t key = number(stream), kind = key & 7U;
@@ -43,74 +43,75 @@ std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::u
       continue;
     }
     const std::uint64_t length = kind == 1 ? 8 : kind == 5 ? 4 : kind == 2 ? number(stream) : size;
-    if (length > size - at()) throw std::invalid_argument("a field that goes beyond the end");
+    if (length > size - at()) throw std::invalid_argument("a field past the end");
     if (key != (wanted << 3U | 2U)) {
       stream.seekg(static_cast<std::streamoff>(length), std::ios::cur);
       continue;
     }
-    if (length > kMostEntry) throw std::invalid_argument("an entry of more than 16 MiB");
-    stream.read(found.emplace_back(length, '\0').data(), static_cast<std::streamsize>(length));
+    if (length > kMaxEntryBytes) throw std::invalid_argument("an entry of more than 16 MiB");
+    stream.read(contents.emplace_back(length, '\0').data(), static_cast<std::streamsize>(length));
   }
-  return found;
+  return contents;
 }
 
-// The first such field of an entry; empty where it has none.
+// The first such field of an entry; empty without one.
 std::string field(const std::string& entry, std::uint64_t wanted) {
   std::istringstream stream(entry);
-  const std::vector<std::string> found = fields(stream, entry.size(), wanted);
-  return found.empty() ? "" : found.front();
+  const std::vector<std::string> contents = fields(stream, entry.size(), wanted);
+  return contents.empty() ? "" : contents.front();
 }
 
-// The metadata of an ONNX file; none where it cannot be decoded.
+// Metadata of an ONNX file; empty if it cannot be decoded.
 std::map<std::string, std::string> metadata_of(const std::filesystem::path& file) {
   std::error_code failed;
   const std::uintmax_t size = std::filesystem::file_size(file, failed);
-  if (failed) return {};  // also of what is no regular file: to open a pipe would wait for who writes to it
+  if (failed) return {};  // also for pipes, which would block
   std::ifstream stream(file, std::ios::binary);
-  std::map<std::string, std::string> found;
-  if (!stream) return found;
+  std::map<std::string, std::string> metadata;
+  if (!stream) return metadata;
   try {
-    for (const std::string& entry : fields(stream, size, kMetadata)) found[field(entry, kKey)] = field(entry, kValue);
+    for (const std::string& entry : fields(stream, size, kMetadata))
+      metadata[field(entry, kKey)] = field(entry, kValue);
   } catch (const std::invalid_argument&) {
     return {};
   }
-  return found;
+  return metadata;
 }
 
-// The parts of an entry that decide; notes beside them may differ between versions.
+// Reduces an entry to the values that matter; notes may differ between versions.
 using Decisive = Json (*)(const Json& value);
 
 Json whole(const Json& value) { return value; }
 
 Json limits(const Json& thresholds) {
-  Json found = Json::object();
-  for (const auto& [name, entry] : thresholds.items()) found[name] = {member(entry, "score"), member(entry, "value")};
-  return found;
+  Json values = Json::object();
+  for (const auto& [name, entry] : thresholds.items()) values[name] = {member(entry, "score"), member(entry, "value")};
+  return values;
 }
 
-Json sets(const Json& conformal) {
+Json set_values(const Json& conformal) {
   if (conformal.is_null()) return conformal;
   return {member(conformal, "method"), member(conformal, "quantile")};
 }
 
-Json ends(const Json& intervals) {
+Json interval_values(const Json& intervals) {
   if (intervals.is_null()) return intervals;
   return {member(intervals, "quantile"), member(intervals, "floor"), member(intervals, "bounds")};
 }
 
-// Lists of others are left as they are: a bundle has none such.
+// Invalid lists are returned unchanged.
 Json label_decisions(const Json& labels) {
-  Json found = member(labels, "temperatures");
+  Json values = member(labels, "temperatures");
   const Json& thresholds = member(labels, "thresholds");
-  if (!found.is_array() || !thresholds.is_array()) return labels;
-  found.insert(found.end(), thresholds.begin(), thresholds.end());
-  return found;
+  if (!values.is_array() || !thresholds.is_array()) return labels;
+  values.insert(values.end(), thresholds.begin(), thresholds.end());
+  return values;
 }
 
-// An entry of the metadata, and the value that it must have.
+// A metadata entry and its expected value.
 struct Expected {
   const char* key;     // without "hydrant."
-  const char* source;  // the file of the bundle that has the value
+  const char* source;  // the bundle's file with the value
   Json value;
   Decisive decisive;
 };
@@ -124,8 +125,8 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
                             {"labels", kByManifest, bundle.labels(), whole},
                             {"temperature", kCalibration, member(calibration, "temperature"), whole},
                             {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
-                            {"conformal", kCalibration, member(calibration, "conformal"), sets},
-                            {"intervals", kCalibration, member(calibration, "intervals"), ends},
+                            {"conformal", kCalibration, member(calibration, "conformal"), set_values},
+                            {"intervals", kCalibration, member(calibration, "intervals"), interval_values},
                             {"label_decisions", kCalibration, member(calibration, "labels"), label_decisions}};
   const Json density = bundle.has(kDensity) ? Json(bundle.digest(kDensity)) : Json("none");
   all.push_back({"density_sha256", kByManifest, density, whole});
@@ -134,7 +135,7 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
   return all;
 }
 
-// The value of a metadata text: a string where one is expected, else its JSON, or itself if it is not JSON.
+// Decodes a metadata text; strings and invalid JSON stay text.
 Json decoded(const std::string& text, const Json& like) {
   if (like.is_string()) return text;
   try {
@@ -144,48 +145,40 @@ Json decoded(const std::string& text, const Json& like) {
   }
 }
 
-// The first entries that differ of two lists of one length; other values as they are.
-std::pair<Json, Json> different(const Json& found, const Json& expected) {
-  if (!found.is_array() || !expected.is_array() || found.size() != expected.size()) return {found, expected};
-  const auto [one, other] = std::mismatch(found.begin(), found.end(), expected.begin());
+// The first pair of different entries of lists of one length; otherwise both values.
+std::pair<Json, Json> different(const Json& actual, const Json& expected) {
+  if (!actual.is_array() || !expected.is_array() || actual.size() != expected.size()) return {actual, expected};
+  const auto [one, other] = std::mismatch(actual.begin(), actual.end(), expected.begin());
   return {*one, *other};
 }
 
-// Refuses a graph whose metadata say something else than its bundle.
+// Throws BundleError: the graph's metadata differ from its bundle.
 void compare(const std::filesystem::path& file, const std::vector<Expected>& all) {
   const std::map<std::string, std::string> metadata = metadata_of(file);
   for (const auto& [key, source, value, decisive] : all) {
     const auto entry = metadata.find(std::string("hydrant.") + key);
     if (entry == metadata.end()) continue;
-    const Json found = decisive(decoded(entry->second, value)), expected = decisive(value);
-    if (found == expected) continue;
-    const auto [theirs, ours] = different(found, expected);
-    std::string words = key;
-    std::replace(words.begin(), words.end(), '_', ' ');
-    throw BundleError(file.string() + " has " + words + " " + shown(theirs) + ", but " + source + " says " +
-                      shown(ours) + ": they are of different bundles, or one was edited; export the graph again with " +
-                      "`hydrant export`");
+    const Json actual = decisive(decoded(entry->second, value)), expected = decisive(value);
+    if (actual == expected) continue;
+    const auto [theirs, ours] = different(actual, expected);
+    throw BundleError(concat(file.string(), " has ", spaced(key), " ", shown(theirs), ", but ", source, " says ",
+                             shown(ours), "; export the graph again with `hydrant export`"));
   }
 }
 
-// Whether a file of a bundle is a graph that tells of the model, which that of a tokenizer does not.
-bool is_graph(const std::string& name) {
-  constexpr std::string_view kEnding = ".onnx";
-  return name.size() >= kEnding.size() && name.compare(name.size() - kEnding.size(), kEnding.size(), kEnding) == 0 &&
-         name != "tokenizer.onnx";
-}
+// Returns true for graphs with metadata of the model; the tokenizer's has none.
+bool is_graph(const std::string& name) { return ends_with(name, ".onnx") && name != "tokenizer.onnx"; }
 
 }  // namespace
 
 void check_graph(const Bundle& bundle, const std::string& name) { compare(bundle.path() / name, expected_of(bundle)); }
 
 void check_all_graphs(const Bundle& bundle) {
-  std::vector<std::string> graphs = bundle.names();
-  graphs.erase(std::remove_if(graphs.begin(), graphs.end(), [](const auto& name) { return !is_graph(name); }),
-               graphs.end());
-  if (graphs.empty()) return;
+  const std::vector<std::string> names = bundle.names();
+  if (std::none_of(names.begin(), names.end(), is_graph)) return;
   const std::vector<Expected> all = expected_of(bundle);
-  for (const std::string& name : graphs) compare(bundle.path() / name, all);
+  for (const std::string& name : names)
+    if (is_graph(name)) compare(bundle.path() / name, all);
 }
 
 }  // namespace hydrant

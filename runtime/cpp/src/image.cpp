@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace hydrant {
 namespace {
 
-constexpr std::uintmax_t kMostFileBytes = 1ULL << 30U;
+constexpr std::uintmax_t kMaxFileBytes = 1ULL << 30U;
 
 // Grey by ITU-R 601 in fixed point, as Pillow computes it.
 std::uint8_t grey(const std::uint8_t* rgb) {
@@ -21,16 +21,30 @@ std::uint8_t grey(const std::uint8_t* rgb) {
 }
 
 std::string read_bytes(const fs::path& file) {
-  if (size_of(file) > kMostFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
+  if (size_of(file) > kMaxFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
   auto bytes = bytes_of(file);
   if (!bytes) throw std::invalid_argument("check its permissions");
   return std::move(*bytes);
 }
 
 Decoded decode(std::string_view bytes) {
-  if (bytes.substr(0, 3) == "\xFF\xD8\xFF") return decode_jpeg(bytes);
-  if (bytes.substr(0, 8) == "\x89PNG\r\n\x1A\n") return decode_png(bytes);
-  throw std::invalid_argument("it is neither a JPEG nor a PNG");
+  if (is_jpeg(bytes)) return decode_jpeg(bytes);
+  if (is_png(bytes)) return decode_png(bytes);
+  throw std::invalid_argument("it is neither JPEG nor PNG");
+}
+
+template <typename Bytes>
+Image image_of(const Bytes& bytes, const std::string& name, const char* expected, int channels) {
+  if (channels != 1 && channels != 3)
+    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
+  try {
+    Decoded decoded = decode(bytes());
+    return with_channels(upright(std::move(decoded.image), decoded.orientation), channels);
+  } catch (const std::invalid_argument& error) {
+    throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
+  } catch (const std::bad_alloc&) {
+    throw InputError("cannot read image " + name + ": not enough memory; make it smaller");
+  }
 }
 
 }  // namespace
@@ -38,16 +52,16 @@ Decoded decode(std::string_view bytes) {
 Image with_channels(Image image, int channels) {
   if (image.channels == channels) return image;
   const std::size_t count = image.pixels.size() / static_cast<std::size_t>(image.channels);
-  Image made{image.height, image.width, channels,
-             std::vector<std::uint8_t>(count * static_cast<std::size_t>(channels))};
+  Image converted{image.height, image.width, channels,
+                  std::vector<std::uint8_t>(count * static_cast<std::size_t>(channels))};
   for (std::size_t i = 0; i < count; ++i) {
     if (channels == 1) {
-      made.pixels[i] = grey(image.pixels.data() + 3 * i);
+      converted.pixels[i] = grey(image.pixels.data() + 3 * i);
     } else {
-      std::fill_n(made.pixels.begin() + static_cast<std::ptrdiff_t>(3 * i), 3, image.pixels[i]);
+      std::fill_n(converted.pixels.begin() + static_cast<std::ptrdiff_t>(3 * i), 3, image.pixels[i]);
     }
   }
-  return made;
+  return converted;
 }
 
 Image upright(Image image, int orientation) {
@@ -69,24 +83,6 @@ Image upright(Image image, int orientation) {
   return turned;
 }
 
-namespace {
-
-template <typename Bytes>
-Image image_of(const Bytes& bytes, const std::string& name, const char* expected, int channels) {
-  if (channels != 1 && channels != 3)
-    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
-  try {
-    Decoded decoded = decode(bytes());
-    return with_channels(upright(std::move(decoded.image), decoded.orientation), channels);
-  } catch (const std::invalid_argument& error) {
-    throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
-  } catch (const std::bad_alloc&) {
-    throw InputError("cannot read image " + name + ": there is not enough memory for it; make it smaller");
-  }
-}
-
-}  // namespace
-
 Image read_image(const fs::path& file, int channels) {
   return image_of([&] { return read_bytes(file); }, file.string(), "a readable JPEG or PNG file", channels);
 }
@@ -96,7 +92,7 @@ Image decode_image(const std::string& bytes, const std::string& name, int channe
 }
 
 Pictures::Pictures(const Tensor& array) {
-  const std::string found = "the input is " + described(view_of(array));
+  const std::string input = "the input is " + described(view_of(array));
   const auto* values = std::get_if<std::vector<std::uint8_t>>(&array.data);
   Shape shape = array.shape;
   const bool coloured = shape.size() >= 3 && shape.back() == 3;
@@ -105,14 +101,12 @@ Pictures::Pictures(const Tensor& array) {
   const auto sized = [](std::int64_t size) { return size >= 1 && size <= INT32_MAX; };
   if (values == nullptr || shape.size() != (coloured ? 3 : 2) || !std::all_of(shape.begin(), shape.end(), sized) ||
       values->size() != count_of(array.shape))
-    throw InputError(found + "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
+    throw InputError(input + "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
   count_ = stack ? static_cast<std::size_t>(array.shape.front()) : 1;
   const bool last = shape.back() == 1 || shape.back() == 4;
   if (stack && !coloured && (last || count_ == 3)) {
-    throw InputError(found + ": one image with its channels " + (last ? "last" : "first") + ", or " +
-                     std::to_string(count_) +
-                     " grey ones; expected [height, width, 3] for one image, or grey images "
-                     "[height, width] one by one");
+    throw InputError(concat(input, ": one image with its channels ", last ? "last" : "first", ", or ", count_,
+                            " grey ones; expected [height, width, 3], or grey images [height, width] one by one"));
   }
   empty_ = {static_cast<int>(shape[0]), static_cast<int>(shape[1]), coloured ? 3 : 1, {}};
   bytes_ = count_of(shape);

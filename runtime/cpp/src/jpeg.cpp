@@ -1,5 +1,4 @@
-// JPEG files, by libjpeg-turbo with its defaults, which Pillow also uses.
-// clang-format off: jpeglib.h needs what stands before it, and jerror.h needs jpeglib.h
+// clang-format off: the order of these headers matters
 #include <cstddef>
 #include <cstdio>
 #include <jpeglib.h>
@@ -18,19 +17,19 @@
 namespace hydrant {
 namespace {
 
-// A small file may hold thousands of scans, each over all of its pixels; programs write a dozen.
-constexpr int kMostScans = 100;
+// A small file may hold thousands of slow scans; usual files have a dozen.
+constexpr int kMaxScans = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.com/xap/1.0/\0", 29};
 
-// libjpeg's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
+// libjpeg's state. Its errors use longjmp: its callers must not hold objects with destructors.
 struct JpegDecoder {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
   std::jmp_buf escape{};
   std::array<char, JMSG_LENGTH_MAX> message{};
-  bool cut_off = false;
+  bool truncated = false;
 
   JpegDecoder() {
     info.err = jpeg_std_error(&errors);
@@ -42,10 +41,10 @@ struct JpegDecoder {
     };
     errors.emit_message = [](j_common_ptr common, int level) {
       if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF)
-        static_cast<JpegDecoder*>(common->client_data)->cut_off = true;
+        static_cast<JpegDecoder*>(common->client_data)->truncated = true;
     };
     progress.progress_monitor = [](j_common_ptr common) {
-      if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMostScans) return;
+      if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMaxScans) return;
       auto* self = static_cast<JpegDecoder*>(common->client_data);
       std::strncpy(self->message.data(), "it has more than 100 scans", self->message.size() - 1);
       std::longjmp(self->escape, 1);
@@ -77,7 +76,7 @@ bool read_pixels(JpegDecoder& decoder, std::uint8_t* pixels, std::size_t row_byt
   return true;
 }
 
-// EXIF that is longer than a segment goes on in the next one.
+// Long EXIF continues in the next segment.
 int orientation_of(const JpegDecoder& decoder) {
   std::string exif;
   std::optional<int> xmp;
@@ -87,21 +86,19 @@ int orientation_of(const JpegDecoder& decoder) {
     if (data.substr(0, kExifName.size()) == kExifName) exif += data.substr(kExifName.size());
     if (data.substr(0, kXmpName.size()) == kXmpName) xmp = xmp_orientation(data.substr(kXmpName.size()));
   }
-  const auto found = exif_orientation(exif);
-  return found ? *found : xmp.value_or(1);
+  return exif_orientation(exif).value_or(xmp.value_or(1));
 }
 
 }  // namespace
 
-Decoded decode_jpeg(std::string_view bytes, std::int64_t most) {
+Decoded decode_jpeg(std::string_view bytes, std::int64_t max_pixels) {
   JpegDecoder decoder;
   if (!read_header(decoder, bytes)) throw std::invalid_argument(decoder.message.data());
   auto& info = decoder.info;
-  if (static_cast<std::int64_t>(info.image_width) * info.image_height > most) {
-    throw std::invalid_argument("it has more than " + std::to_string(most) + " pixels");
-  }
+  if (static_cast<std::int64_t>(info.image_width) * info.image_height > max_pixels)
+    throw std::invalid_argument("it has more than " + std::to_string(max_pixels) + " pixels");
   const bool grey = info.jpeg_color_space == JCS_GRAYSCALE;
-  if (!grey && info.num_components != 3) throw std::invalid_argument("its colours are CMYK; convert it to RGB first");
+  if (!grey && info.num_components != 3) throw std::invalid_argument("its colours are CMYK; convert it to RGB");
   info.out_color_space = grey ? JCS_GRAYSCALE : JCS_RGB;
 
   Decoded decoded;
@@ -110,7 +107,7 @@ Decoded decode_jpeg(std::string_view bytes, std::int64_t most) {
   decoded.image.pixels.resize(row_bytes * info.image_height);
   if (!read_pixels(decoder, decoded.image.pixels.data(), row_bytes))
     throw std::invalid_argument(decoder.message.data());
-  if (decoder.cut_off) throw std::invalid_argument("it is cut off");
+  if (decoder.truncated) throw std::invalid_argument("it is truncated");
   decoded.orientation = orientation_of(decoder);
   return decoded;
 }

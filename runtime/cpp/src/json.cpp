@@ -9,10 +9,10 @@
 namespace hydrant {
 namespace {
 
-constexpr int kDeepest = 100;
+constexpr int kMaxDepth = 100;
 
-// Whether brackets outside strings are nested deeper than `most`. The parser's callback is quadratic in arrays.
-bool is_deeper(std::string_view text, int most) {
+// Returns true if brackets are nested deeper than `max`. The parser's own callback has quadratic cost.
+bool is_deeper(std::string_view text, int max) {
   int depth = 0;
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -23,7 +23,7 @@ bool is_deeper(std::string_view text, int most) {
     } else if (each == '"') {
       inside = true;
     } else if (each == '[' || each == '{') {
-      if (++depth > most) return true;
+      if (++depth > max) return true;
     } else if (each == ']' || each == '}') {
       --depth;
     }
@@ -34,7 +34,7 @@ bool is_deeper(std::string_view text, int most) {
 }  // namespace
 
 Json parse_json(std::string_view text) {
-  if (is_deeper(text, kDeepest)) throw std::invalid_argument("nested too deeply");
+  if (is_deeper(text, kMaxDepth)) throw std::invalid_argument("nested too deeply");
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
@@ -44,24 +44,22 @@ Json parse_json(std::string_view text) {
 
 const Json& member(const Json& object, const char* key) {
   static const Json null;
-  const auto found = object.find(key);
-  return found == object.end() ? null : *found;
+  const auto entry = object.find(key);
+  return entry == object.end() ? null : *entry;
 }
 
-std::optional<std::int64_t> integer(const Json& value, std::int64_t least, std::int64_t most) {
+std::optional<std::int64_t> integer(const Json& value, std::int64_t min, std::int64_t max) {
   if (!value.is_number_integer()) return std::nullopt;
   if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     return std::nullopt;
-  const auto found = value.get<std::int64_t>();
-  if (found < least || found > most) return std::nullopt;
-  return found;
+  const auto whole = value.get<std::int64_t>();
+  return whole < min || whole > max ? std::nullopt : std::optional(whole);
 }
 
 std::optional<double> number(const Json& value) {
   if (!value.is_number()) return std::nullopt;
-  const auto found = value.get<double>();
-  if (!std::isfinite(found)) return std::nullopt;
-  return found;
+  const auto number = value.get<double>();
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
 std::string shown(const Json& value) {

@@ -23,31 +23,31 @@ Library::Library(const std::string& name, const std::string& remedy)
 }
 
 void* Library::address(const char* name) const {
-  void* found = dlsym(handle_, name);
-  if (found == nullptr) throw BackendError(name_ + " has no function " + name + "; install a newer one");
-  return found;
+  void* function = dlsym(handle_, name);
+  if (function == nullptr) throw BackendError(name_ + " has no function " + name + "; install a newer one");
+  return function;
 }
 
 void Plugins::add(const std::string& name, const fs::path& library, const std::function<void()>& registers) {
   const std::lock_guard<std::mutex> held(lock_);
-  const auto found = libraries_.find(name);
-  if (found == libraries_.end()) {
+  const auto registered = libraries_.find(name);
+  if (registered == libraries_.end()) {
     registers();
     libraries_.emplace(name, library);
     return;
   }
   std::error_code failed;
-  if (library == found->second || fs::equivalent(library, found->second, failed)) return;
-  throw BackendError("this process already runs " + name + " from " + found->second.string() +
-                     "; use that plug-in in place of " + library.string() + ", or start another process");
+  if (library == registered->second || fs::equivalent(library, registered->second, failed)) return;
+  throw BackendError("this process already runs " + name + " from " + registered->second.string() +
+                     "; use that plug-in instead of " + library.string() + ", or start another process");
 }
 
 fs::path absolute_path(const fs::path& library) {
   std::error_code failed;
-  fs::path found = fs::absolute(library, failed);
-  if (!failed) return found;
-  throw BackendError("the folder of " + cut(library.string()) + " cannot be told (" + failed.message() +
-                     "); expected a path from the root on, or a working folder that is there");
+  fs::path path = fs::absolute(library, failed);
+  if (!failed) return path;
+  throw BackendError("the folder of " + cut(library.string()) + " is unknown (" + failed.message() +
+                     "); expected an absolute path, or an existing working folder");
 }
 
 std::string platform_name() {

@@ -1,4 +1,4 @@
-// A shared library that is looked for when the program runs, so that one build serves machines with it and without.
+// Shared libraries loaded at run time, so that one build serves machines with and without them.
 #pragma once
 
 #include <filesystem>
@@ -12,10 +12,10 @@ namespace hydrant {
 
 class Library {
  public:
-  // Loads a library, which stays loaded, since NVIDIA's cannot be stopped. Throws BackendError with the `remedy`.
+  // Loads a library for good, since NVIDIA's cannot be unloaded. Throws BackendError with the `remedy`.
   Library(const std::string& name, const std::string& remedy);
 
-  // A function with C linkage, of the type `Function*`. Throws BackendError: the library lacks it.
+  // A function with C linkage. Throws BackendError: the library lacks it.
   template <typename Function>
   Function* function(const char* name) const {
     return reinterpret_cast<Function*>(address(name));
@@ -28,10 +28,10 @@ class Library {
   void* handle_;
 };
 
-// Every method is safe to call from many threads.
+// Thread-safe.
 class Plugins {
  public:
-  // Registers a library under a name once; retries after a failure. Throws BackendError: another has the name.
+  // Registers a library under a name once; retries after a failure. Throws BackendError: the name is taken.
   void add(const std::string& name, const std::filesystem::path& library, const std::function<void()>& registers);
 
  private:
@@ -39,10 +39,10 @@ class Plugins {
   std::map<std::string, std::filesystem::path> libraries_;
 };
 
-// A library's absolute path; ONNX Runtime looks for relative ones beside itself. Throws BackendError.
+// A library's absolute path; ONNX Runtime searches relative paths beside itself. Throws BackendError.
 std::filesystem::path absolute_path(const std::filesystem::path& library);
 
-// Operating system and processor, such as "linux-x86_64": an engine runs on no other.
+// Operating system and processor, such as "linux-x86_64"; engines are bound to them.
 std::string platform_name();
 
 // Compute capability of the first NVIDIA GPU, such as "8.9", from the driver; nothing without one.

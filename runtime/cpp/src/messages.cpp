@@ -1,5 +1,7 @@
 #include "messages.h"
 
+#include <algorithm>
+
 namespace hydrant {
 namespace {
 
@@ -20,15 +22,15 @@ std::int32_t next_character(std::string_view text, std::size_t& place) {
   const unsigned lead = byte(place);
   const std::size_t more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : 3;
   if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4) return -1;
-  unsigned found = more == 0 ? lead : lead & (0x3FU >> more);
+  unsigned code = more == 0 ? lead : lead & (0x3FU >> more);
   for (std::size_t i = 1; i <= more; ++i) {
     if ((byte(place + i) & 0xC0U) != 0x80U) return -1;
-    found = found << 6U | (byte(place + i) & 0x3FU);
+    code = code << 6U | (byte(place + i) & 0x3FU);
   }
   constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
-  if (found < kLeast[more] || found > 0x10FFFF || (found >= 0xD800 && found < 0xE000)) return -1;
+  if (code < kLeast[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return -1;
   place += more + 1;
-  return static_cast<std::int32_t>(found);
+  return static_cast<std::int32_t>(code);
 }
 
 std::string one_line(std::string_view text) {
@@ -59,11 +61,15 @@ std::string join(const std::vector<std::string>& pieces, const std::string& sepa
 
 std::string listing(const std::vector<std::string>& names, std::size_t limit) {
   if (names.empty()) return "none";
-  const bool all = names.size() <= limit;
-  std::string shown;
-  for (std::size_t i = 0; i < (all ? names.size() : limit); ++i)
-    shown += (i == 0 ? "" : ", ") + shortened(one_line(names[i]), kLongestName);
-  return all ? shown : shown + ", … (" + std::to_string(names.size()) + " in all)";
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < std::min(names.size(), limit); ++i)
+    shown.push_back(shortened(one_line(names[i]), kLongestName));
+  return names.size() <= limit ? join(shown) : concat(join(shown), ", … (", names.size(), " in all)");
+}
+
+std::string spaced(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

@@ -1,4 +1,4 @@
-// NumPy's files: .npy (header and raw values), and .npz (a zip archive of them, read by libzip).
+// NumPy files: .npy (header and raw values), and .npz (a zip archive of them, read by libzip).
 #include <zip.h>
 
 #include <algorithm>
@@ -24,13 +24,13 @@ namespace hydrant {
 namespace {
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "arrays are read as they lie in the file, in which the lowest byte comes first"
+#error "arrays are copied from little-endian files"
 #endif
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
-constexpr std::size_t kMostValues = 1U << 29U;  // 4 GiB of int64, which small integers grow to
-constexpr std::size_t kMostRank = 8, kLongestHeader = 512;
+constexpr std::uintmax_t kMaxBytes = 4ULL << 30U;
+constexpr std::size_t kMaxValues = 1U << 29U;  // 4 GiB of int64, the type of all integers
+constexpr std::size_t kMaxRank = 8, kMaxHeaderBytes = 512;
 
 InputError unreadable(const std::string& where, const std::string& why) {
   return InputError("cannot read " + where + ": " + why + "; expected a .npy or .npz file written by NumPy");
@@ -39,51 +39,45 @@ InputError unreadable(const std::string& where, const std::string& why) {
 struct Header {
   std::string type;  // such as "<f4"
   std::vector<std::int64_t> shape;
-  std::size_t values = 0;  // where the values start
+  std::size_t values = 0;  // offset of the values
 };
 
-// The header: magic, version, length, and a dictionary, whose form NumPy fixes.
+// The header: magic, version, length, and a dictionary in NumPy's fixed form.
 Header read_header(std::string_view bytes, const std::string& where) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < 10) throw unreadable(where, "it has no .npy header");
-  const std::size_t start = bytes[6] == 1 ? 10 : 12;  // later versions have four bytes of length
+  const std::size_t start = bytes[6] == 1 ? 10 : 12;  // later versions have a length of four bytes
   const std::uint64_t length = number_at(bytes, 8, start - 8, false);
-  if (bytes.size() < start || length > bytes.size() - start) throw unreadable(where, "its header is cut off");
+  if (bytes.size() < start || length > bytes.size() - start) throw unreadable(where, "its header is truncated");
   static const std::regex form(
       R"(\{'descr': *'([^']*)', *'fortran_order': *(True|False), *'shape': *\(((?:\d{1,18}, *)*\d{0,18})\),? *\}\s*)");
   const std::string header(bytes.substr(start, static_cast<std::size_t>(length)));
   std::smatch parts;
-  if (header.size() > kLongestHeader || !std::regex_match(header, parts, form))
+  if (header.size() > kMaxHeaderBytes || !std::regex_match(header, parts, form))
     throw unreadable(where, "its header is " + cut(header));
   Header read{parts[1], {}, start + header.size()};
   std::istringstream sizes(parts[3]);
   for (std::int64_t size = 0; sizes >> size; sizes.ignore(1)) read.shape.push_back(size);
-  if (read.shape.size() > kMostRank) throw unreadable(where, "it has more than 8 axes");
-  if (parts[2] == "True" && read.shape.size() > 1) {
+  if (read.shape.size() > kMaxRank) throw unreadable(where, "it has more than 8 axes");
+  if (parts[2] == "True" && read.shape.size() > 1)
     throw unreadable(where, "it is in Fortran order; save numpy.ascontiguousarray of it");
-  }
   return read;
 }
 
-template <typename Stored, typename Kept>
+template <typename Stored, typename Value>
 decltype(Tensor::data) values_as(std::string_view bytes, std::size_t count) {
-  std::vector<Kept> values(count);
+  std::vector<Value> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     Stored value{};
     std::memcpy(&value, bytes.data() + i * sizeof(Stored), sizeof(Stored));
-    values[i] = static_cast<Kept>(value);  // NOLINT(bugprone-signed-char-misuse): |i1 is a number, no character
+    values[i] = static_cast<Value>(value);  // NOLINT(bugprone-signed-char-misuse): |i1 is a number
   }
   return values;
 }
 
-decltype(Tensor::data) halves(std::string_view bytes, std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
-    values[i] = half(bits);
-  }
-  return values;
-}
+struct Half {
+  std::uint16_t bits;
+  explicit operator float() const { return half(bits); }
+};
 
 struct Kind {
   const char* type;
@@ -94,7 +88,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"<f4", 4, values_as<float, float>},
     {"<f8", 8, values_as<double, float>},
-    {"<f2", 2, halves},
+    {"<f2", 2, values_as<Half, float>},
     {"<i8", 8, values_as<std::int64_t, std::int64_t>},
     {"<i4", 4, values_as<std::int32_t, std::int64_t>},
     {"<i2", 2, values_as<std::int16_t, std::int64_t>},
@@ -109,34 +103,24 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
   const Header header = read_header(bytes, where);
   const auto kind =
       std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& each) { return header.type == each.type; });
-  if (kind == std::end(kKinds)) {
-    throw unreadable(where,
-                     "its type is " + cut(header.type) + ", not float32, int64, uint8 or one that fits into them");
-  }
-  const std::size_t room = (bytes.size() - header.values) / kind->size;
+  if (kind == std::end(kKinds))
+    throw unreadable(where, "its type is " + cut(header.type) + ", not a type that fits float32, int64 or uint8");
+  const std::size_t size = bytes.size() - header.values;
   const std::size_t count = count_of(header.shape);
-  if (count > kMostValues) throw unreadable(where, "it holds more than 2^29 values; cut it up");
-  if (count != room || (bytes.size() - header.values) % kind->size != 0) {
-    throw unreadable(where, "it holds " + std::to_string(bytes.size() - header.values) +
-                                " bytes of values, which do not fit its type " + header.type + " and shape " +
-                                shape_text(header.shape));
+  if (count > kMaxValues) throw unreadable(where, "it has more than 2^29 values; split it");
+  if (count != size / kind->size || size % kind->size != 0) {
+    throw unreadable(where, concat("it has ", size, " bytes of values, which do not fit its type ", header.type,
+                                   " and shape ", shape_text(header.shape)));
   }
   return {header.shape, kind->read(bytes.substr(header.values), count)};
 }
 
-constexpr const char* kExamples = "x";  // the inputs of labelled examples; no other array is then read
-constexpr const char* kLabels = "y";    // beside inputs, and of any type
+constexpr const char* kExamples = "x";  // inputs of labelled examples; other arrays are then ignored
+constexpr const char* kLabels = "y";    // of any type
 
-struct CloseArchive {
-  void operator()(zip_t* archive) const { zip_discard(archive); }
-};
-struct CloseEntry {
-  void operator()(zip_file_t* entry) const { zip_fclose(entry); }
-};
-
-// One file of an archive; libzip compares its checksum when it is read to the end.
+// One file of an archive; libzip checks the checksum at its end.
 std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& facts, const std::string& where) {
-  const std::unique_ptr<zip_file_t, CloseEntry> entry(zip_fopen_index(archive, index, 0));
+  const std::unique_ptr<zip_file_t, Freed<zip_fclose>> entry(zip_fopen_index(archive, index, 0));
   if (!entry) throw unreadable(where, one_line(zip_strerror(archive)));
   std::string bytes;
   bytes.reserve(facts.size);
@@ -145,14 +129,14 @@ std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& fac
     got = zip_fread(entry.get(), block.data(), block.size());
     if (got < 0) throw unreadable(where, one_line(zip_file_strerror(entry.get())));
     bytes.append(block.data(), static_cast<std::size_t>(got));
-    if (bytes.size() > facts.size) throw unreadable(where, "it is longer than it says");
+    if (bytes.size() > facts.size) throw unreadable(where, "it is longer than its listed size");
   }
   return bytes;
 }
 
 Tensors read_archive(const fs::path& file) {
   int code = 0;
-  const std::unique_ptr<zip_t, CloseArchive> archive(zip_open(file.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
+  const std::unique_ptr<zip_t, Freed<zip_discard>> archive(zip_open(file.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
   if (!archive) {
     zip_error_t error;
     zip_error_init_with_code(&error, code);
@@ -171,16 +155,15 @@ Tensors read_archive(const fs::path& file) {
     if (zip_stat_index(archive.get(), place, 0, &facts) != 0 || (facts.valid & kNeeded) != kNeeded)
       throw unreadable(file.string(), "its list of files is damaged");
     std::string name = facts.name;
-    if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
-      throw unreadable(file.string(), "it holds " + cut(name));
+    if (name.size() < 5 || !ends_with(name, ".npy")) throw unreadable(file.string(), "it contains " + cut(name));
     name.resize(name.size() - 4);
     if (examples ? name != kExamples : name == kLabels) continue;
     total += facts.size;
-    if (total > kMostBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; cut it up");
+    if (total > kMaxBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; split it");
     const std::string where = file.string() + ", array " + cut(name);
     tensors[name] = read_array(read_entry(archive.get(), place, facts, where), where);
   }
-  if (tensors.empty()) throw unreadable(file.string(), "it holds no arrays of inputs");
+  if (tensors.empty()) throw unreadable(file.string(), "it has no arrays of inputs");
   return tensors;
 }
 
@@ -193,7 +176,7 @@ Tensors read_tensors(const fs::path& file) {
   } catch (const std::invalid_argument& error) {
     throw unreadable(file.string(), error.what());
   }
-  if (size > kMostBytes) throw unreadable(file.string(), "it is larger than 4 GiB; cut it up");
+  if (size > kMaxBytes) throw unreadable(file.string(), "it is larger than 4 GiB; split it");
   std::ifstream stream(file, std::ios::binary);
   std::string start(4, '\0');
   stream.read(start.data(), 4);

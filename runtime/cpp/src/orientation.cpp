@@ -10,35 +10,35 @@ namespace hydrant {
 namespace {
 
 constexpr std::uint64_t kOrientation = 0x0112;
-constexpr std::size_t kTiffHead = 8, kTiffEntry = 12;  // bytes of TIFF's head, and of an entry of its directory
+constexpr std::size_t kTiffHead = 8, kTiffEntry = 12;  // bytes of TIFF's head, and of a directory entry
 
-// Bytes of a value, by its type; 0 where there is no such type.
+// Bytes of a value, by type; 0 for unknown types.
 constexpr std::array<std::size_t, 17> kSizes{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
 
-// An orientation, or upright where there is no such number.
-int known(double orientation) {
-  const bool one = orientation >= 1 && orientation <= 8 && orientation == static_cast<int>(orientation);
-  return one ? static_cast<int>(orientation) : 1;
+// An orientation; upright if invalid.
+int valid_or_upright(double orientation) {
+  const bool valid = orientation >= 1 && orientation <= 8 && orientation == static_cast<int>(orientation);
+  return valid ? static_cast<int>(orientation) : 1;
 }
 
-// The first value of an entry as an orientation, which bytes and texts are not.
+// The first value of an entry as an orientation; upright for bytes and texts.
 int orientation_at(std::string_view tiff, std::size_t at, std::uint64_t type, bool big) {
   constexpr std::uint64_t kShort = 3, kRational = 5, kUndefined = 7, kSignedRational = 10, kFloat = 11, kDouble = 12;
   const std::uint64_t bits = number_at(tiff, at, kSizes[type], big);
   if (type == kRational || type == kSignedRational) {
     const auto part = [&](std::size_t place) {
-      const auto found = static_cast<std::uint32_t>(number_at(tiff, place, 4, big));
-      return type == kRational ? static_cast<double>(found) : static_cast<double>(static_cast<std::int32_t>(found));
+      const auto number = static_cast<std::uint32_t>(number_at(tiff, place, 4, big));
+      return type == kRational ? static_cast<double>(number) : static_cast<double>(static_cast<std::int32_t>(number));
     };
     const double below = part(at + 4);
-    return below == 0 ? 1 : known(part(at) / below);
+    return below == 0 ? 1 : valid_or_upright(part(at) / below);
   }
-  if (type == kFloat) return known(same_bits<float>(static_cast<std::uint32_t>(bits)));
-  if (type == kDouble) return known(same_bits<double>(bits));
-  return type < kShort || type == kUndefined ? 1 : known(static_cast<double>(bits));
+  if (type == kFloat) return valid_or_upright(same_bits<float>(static_cast<std::uint32_t>(bits)));
+  if (type == kDouble) return valid_or_upright(same_bits<double>(bits));
+  return type < kShort || type == kUndefined ? 1 : valid_or_upright(static_cast<double>(bits));
 }
 
-// Whether EXIF begins as TIFF does; two forms are wrong, and common enough for Pillow to take them.
+// Returns true if EXIF begins like TIFF, also for two wrong forms that Pillow accepts.
 bool has_magic(std::string_view tiff) {
   constexpr std::array<std::string_view, 4> kMagics{
       {{"MM\0\x2A", 4}, {"II\x2A\0", 4}, {"MM\x2A\0", 4}, {"II\0\x2A", 4}}};
@@ -53,7 +53,7 @@ std::optional<int> exif_orientation(std::string_view exif) {
   if (!has_magic(exif)) return std::nullopt;
   const bool big = exif[0] == 'M';
   const std::size_t directory = number_at(exif, 4, 4, big);
-  std::uint64_t entries = number_at(exif, directory, 2, big), outside = 0;  // bytes of values that lie elsewhere
+  std::uint64_t entries = number_at(exif, directory, 2, big), outside = 0;  // bytes of values outside the directory
   for (std::size_t at = directory + 2; entries > 0 && at + kTiffEntry <= exif.size(); --entries, at += kTiffEntry) {
     const std::uint64_t type = number_at(exif, at + 2, 2, big);
     const std::uint64_t size = type < kSizes.size() ? number_at(exif, at + 4, 4, big) * kSizes[type] : 0;
@@ -62,7 +62,7 @@ std::optional<int> exif_orientation(std::string_view exif) {
       outside += size;
       if (outside > exif.size()) continue;
       place = number_at(exif, at + 8, 4, big);
-      if (place > exif.size() || size > exif.size() - place) return std::nullopt;  // nor does Pillow read on
+      if (place > exif.size() || size > exif.size() - place) return std::nullopt;  // as in Pillow
     }
     if (size > 0 && number_at(exif, at, 2, big) == kOrientation) return orientation_at(exif, place, type, big);
   }
@@ -75,7 +75,7 @@ std::optional<int> xmp_orientation(std::string_view packet) {
     std::string_view rest = packet.substr(at + kName.size());
     const std::size_t before = rest.substr(0, 2) == "=\"" ? 2 : rest.substr(0, 1) == ">" ? 1 : 0;
     rest.remove_prefix(before);
-    if (before > 0 && !rest.empty() && rest[0] >= '0' && rest[0] <= '9') return known(rest[0] - '0');
+    if (before > 0 && !rest.empty() && rest[0] >= '0' && rest[0] <= '9') return valid_or_upright(rest[0] - '0');
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// Picture → pixel tensor, by the bundle's `processor/preprocessor_config.json`.
+// Image → pixel tensor, by the bundle's `processor/preprocessor_config.json`.
 #pragma once
 
 #include <optional>
@@ -13,20 +13,20 @@ namespace hydrant {
 
 class ImageProcessor {
  public:
-  // Throws InputError: missing, malformed, unknown steps, another size than the model reads; BundleError: altered.
+  // Throws InputError: missing, malformed, unknown steps, or another size than the model's; BundleError: altered.
   ImageProcessor(const Bundle& bundle, const Architecture& architecture);
 
-  // Adds what a picture becomes, [channels, height, width], to `values`. Throws InputError that names it by its index.
+  // Appends the pixels of an image, [channels, height, width]. Throws InputError with its index.
   void append(const Image& image, std::size_t index, std::vector<float>& values) const;
 
-  // `pixel_values` [B, channels, height, width] of B pictures that were appended.
+  // `pixel_values` [B, channels, height, width] of B appended images.
   Tensors collated(std::vector<float> values, std::size_t batch) const;
 
  private:
   struct Size {
     std::int64_t height = 0;
     std::int64_t width = 0;
-    std::int64_t shortest_edge = 0;  // alone, or 0
+    std::int64_t shortest_edge = 0;  // or 0
   };
 
   static std::optional<Size> read_size(const Json& value, bool edges);
@@ -41,7 +41,7 @@ class ImageProcessor {
   std::optional<Size> crop_;
   Filter filter_ = Filter::bilinear;
   std::optional<double> scale_;
-  std::vector<float> mean_;  // both empty where nothing is normalised
+  std::vector<float> mean_;  // both empty without normalisation
   std::vector<float> std_;
 };
 

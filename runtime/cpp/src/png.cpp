@@ -1,4 +1,4 @@
-// PNG files, by libpng: palettes and small bit depths are expanded, transparency is dropped.
+// PNG files, with libpng: palettes and small bit depths are expanded, transparency is dropped.
 #include <png.h>
 
 #include <array>
@@ -18,7 +18,7 @@ struct Source {
   std::size_t at = 0;
 };
 
-// libpng's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
+// libpng's state. Its errors use longjmp: its callers must not hold objects with destructors.
 struct PngDecoder {
   Source source;
   std::array<char, 120> message{};
@@ -42,49 +42,49 @@ struct PngDecoder {
 
   static void read(png_structp png, png_bytep target, std::size_t size) {
     auto* source = static_cast<Source*>(png_get_io_ptr(png));
-    if (size > source->bytes.size() - source->at) png_error(png, "it is cut off");
+    if (size > source->bytes.size() - source->at) png_error(png, "it is truncated");
     std::memcpy(target, source->bytes.data() + source->at, size);
     source->at += size;
   }
 };
 
-// Texts that may tell an orientation.
+// Texts that may hold an orientation.
 constexpr std::string_view kXmp = "XML:com.adobe.xmp", kProfile = "Raw profile type exif";
 
-// A file without chunks that libpng keeps in vain, and its last chunk of EXIF (libpng keeps the first).
-struct Sifted {
+// A file without unused chunks, and its last EXIF chunk (libpng keeps the first).
+struct ReducedFile {
   std::string bytes;
   std::optional<std::string_view> exif;
 };
 
-// Leaves out suggested palettes and texts, which libpng unpacks and keeps, but for the last that may give an
-// orientation. Throws std::invalid_argument where a chunk is longer than the file.
-Sifted sifted(std::string_view bytes) {
-  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
-  Sifted found{std::string(bytes.substr(0, kSignature)), std::nullopt};
+// Drops suggested palettes and texts, which libpng would unpack, except the last texts with an orientation.
+// Throws std::invalid_argument: a chunk is longer than the file.
+ReducedFile reduced(std::string_view bytes) {
+  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head: length and name
+  ReducedFile file{std::string(bytes.substr(0, kSignature)), std::nullopt};
   std::string_view xmp, profile;
-  std::size_t at = found.bytes.size();
+  std::size_t at = file.bytes.size();
   while (at + kHead <= bytes.size()) {
     const auto length = static_cast<std::size_t>(number_at(bytes, at, 4));
-    if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is cut off");
+    if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is truncated");
     const std::string_view name = bytes.substr(at + 4, 4), content = bytes.substr(at + kHead, length);
     const std::string_view chunk = bytes.substr(at, kHead + length + kChecksum);
     if (name == "IEND") {
-      found.bytes.append(xmp).append(profile);
+      file.bytes.append(xmp).append(profile);
       break;
     }
-    if (name == "eXIf") found.exif = content;
+    if (name == "eXIf") file.exif = content;
     if (name == "tEXt" || name == "zTXt" || name == "iTXt") {
       const std::string_view key = content.substr(0, content.find('\0'));
       if (key == kXmp) xmp = chunk;
       if (key == kProfile) profile = chunk;
     } else if (name != "sPLT") {
-      found.bytes.append(chunk);
+      file.bytes.append(chunk);
     }
     at += chunk.size();
   }
-  found.bytes.append(bytes.substr(at));
-  return found;
+  file.bytes.append(bytes.substr(at));
+  return file;
 }
 
 bool read_header(PngDecoder& decoder) {
@@ -95,7 +95,7 @@ bool read_header(PngDecoder& decoder) {
   return true;
 }
 
-// Asks for 8 bits per channel without transparency; `passes` of an interlaced picture give each row in parts.
+// Requests 8 bits per channel without transparency; interlaced images need several `passes`.
 bool prepare(PngDecoder& decoder, bool palette, int& passes) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
   if (palette) {
@@ -119,7 +119,7 @@ bool read_pixels(PngDecoder& decoder, Image& image, std::size_t row_bytes, int p
   return true;
 }
 
-// `exif` is what a chunk of it holds; a text may hold it, too, which counts where there is none.
+// `exif`: contents of an EXIF chunk. Without one, a text may hold EXIF.
 int orientation_of(PngDecoder& decoder, std::optional<std::string_view> exif) {
   png_textp texts = nullptr;
   int count = 0;
@@ -133,8 +133,7 @@ int orientation_of(PngDecoder& decoder, std::optional<std::string_view> exif) {
     if (name == kXmp) xmp = xmp_orientation(content);
     if (name == kProfile) profile = raw_profile(content);
   }
-  const auto found = exif_orientation(exif.value_or(profile));
-  return found ? *found : xmp.value_or(1);
+  return exif_orientation(exif.value_or(profile)).value_or(xmp.value_or(1));
 }
 
 void require(bool done, const PngDecoder& decoder) {
@@ -143,18 +142,16 @@ void require(bool done, const PngDecoder& decoder) {
 
 }  // namespace
 
-Decoded decode_png(std::string_view bytes, std::int64_t most) {
-  const Sifted file = sifted(bytes);
+Decoded decode_png(std::string_view bytes, std::int64_t max_pixels) {
+  const ReducedFile file = reduced(bytes);
   PngDecoder decoder(file.bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
   const png_uint_32 height = png_get_image_height(decoder.png, decoder.info);
-  if (static_cast<std::int64_t>(width) * height > most) {
-    throw std::invalid_argument("it has more than " + std::to_string(most) + " pixels");
-  }
-  if (png_get_bit_depth(decoder.png, decoder.info) == 16) {
-    throw std::invalid_argument("it has 16 bits per channel; expected 8 bits per channel; convert it first");
-  }
+  if (static_cast<std::int64_t>(width) * height > max_pixels)
+    throw std::invalid_argument("it has more than " + std::to_string(max_pixels) + " pixels");
+  if (png_get_bit_depth(decoder.png, decoder.info) == 16)
+    throw std::invalid_argument("it has 16 bits per channel; convert it to 8");
   int passes = 1;
   require(prepare(decoder, png_get_color_type(decoder.png, decoder.info) == PNG_COLOR_TYPE_PALETTE, passes), decoder);
 

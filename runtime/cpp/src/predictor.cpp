@@ -1,3 +1,4 @@
+// The public interface: opening a bundle, and predictions in batches.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,10 +24,8 @@ namespace {
 
 void check_options(const Options& options) {
   const int most = 4 * static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
-  if (options.threads && (*options.threads < 1 || *options.threads > most)) {
-    throw InputError("threads is " + std::to_string(*options.threads) + "; expected 1 to " + std::to_string(most) +
-                     ": four for each core of this machine");
-  }
+  if (options.threads && (*options.threads < 1 || *options.threads > most))
+    throw InputError(concat("threads is ", *options.threads, "; expected 1 to ", most, ", four for each core"));
   if (options.batch_size < 1) throw InputError("batch_size is 0; expected 1 or more");
 }
 
@@ -35,33 +34,32 @@ void extend(std::vector<Value>& whole, const std::vector<Value>& part) {
   whole.insert(whole.end(), part.begin(), part.end());
 }
 
-// Adds rows, each filled up with −1 to a width.
+// Appends rows, padded with −1 to a width.
 void extend_padded(std::vector<std::int64_t>& whole, const Tensor& rows, std::size_t width) {
   const auto& values = std::get<std::vector<std::int64_t>>(rows.data);
-  const std::size_t given = values.size() / static_cast<std::size_t>(rows.shape[0]);
-  for (auto row = values.begin(); row != values.end(); row += static_cast<std::ptrdiff_t>(given)) {
-    whole.insert(whole.end(), row, row + static_cast<std::ptrdiff_t>(given));
-    whole.insert(whole.end(), width - given, -1);
+  const std::size_t length = values.size() / static_cast<std::size_t>(rows.shape[0]);
+  for (auto row = values.begin(); row != values.end(); row += static_cast<std::ptrdiff_t>(length)) {
+    whole.insert(whole.end(), row, row + static_cast<std::ptrdiff_t>(length));
+    whole.insert(whole.end(), width - length, -1);
   }
 }
 
-// An output of the graph with `width` values for each input.
+// Moves out an output with `width` values for each input.
 std::vector<float> taken(Outputs& outputs, const std::string& name, std::size_t batch, std::size_t width) {
-  const auto found = outputs.find(name);
-  if (found != outputs.end() && found->second.size() == batch * width) return std::move(found->second);
-  const std::string what = found == outputs.end() ? "no output" : std::to_string(found->second.size()) + " values in";
-  throw BackendError("the graph gives " + what + " " + name + " for " + std::to_string(batch) + " inputs; expected " +
-                     std::to_string(batch * width) + "; export it again with `hydrant export`");
+  std::vector<float>& values = outputs[name];
+  if (values.size() == batch * width) return std::move(values);
+  throw BackendError(concat("the graph returns ", values.size(), " values of ", name, " for ", batch,
+                            " inputs; expected ", batch * width, "; export it again with `hydrant export`"));
 }
 
-enum Task : unsigned { kClasses = 1, kLabels = 2, kScores = 4, kAll = 7 };  // of tokens: classes
+enum Task : unsigned { kClasses = 1, kLabels = 2, kScores = 4, kAll = 7 };  // tokens: kClasses
 
-// An output of the graph, and the field of a prediction that it fills; a graph may lack the optional ones.
+// An output of the graph and its field in a prediction; `perhaps`: optional outputs.
 struct Field {
-  const char* name;
-  std::vector<float> Prediction::* always;
-  std::optional<std::vector<float>> Prediction::* perhaps;
-  unsigned tasks;
+  const char* name = nullptr;
+  std::vector<float> Prediction::* always = nullptr;
+  std::optional<std::vector<float>> Prediction::* perhaps = nullptr;
+  unsigned tasks = 0;
   bool by_class = false, by_member = false;
 
   std::size_t width(const Prediction& p) const { return (by_class ? p.classes : 1) * (by_member ? p.members : 1); }
@@ -83,7 +81,7 @@ constexpr Field kFields[] = {
     {"member_scores", nullptr, &Prediction::member_scores, kScores, false, true},
 };
 
-// Adds the outputs of one batch to a prediction.
+// Appends the outputs of one batch.
 void append(Prediction& prediction, Outputs outputs, std::size_t batch, Task task) {
   for (const Field& field : kFields) {
     if ((field.tasks & task) == 0 || (field.perhaps != nullptr && outputs.count(field.name) == 0)) continue;
@@ -100,23 +98,23 @@ void append(Prediction& prediction, Outputs outputs, std::size_t batch, Task tas
   }
 }
 
-// Adds the outputs of one batch of texts; tokens that `mask` [B, t] leaves out, and those up to T, become NaN.
+// Appends token outputs of one batch; tokens outside `mask` [B, t], and from t to T, become NaN.
 void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   const auto batch = static_cast<std::size_t>(mask.shape[0]), length = static_cast<std::size_t>(mask.shape[1]);
   const auto* const marks = std::get<const std::int64_t*>(mask.data);
   const std::size_t most = prediction.tokens;
   for (const Field& field : kFields) {
-    const auto found = outputs.find(field.name);
-    if (found == outputs.end()) continue;
+    const auto output = outputs.find(field.name);
+    if (output == outputs.end()) continue;
     const std::size_t members = field.by_member ? prediction.members : 1;
     const std::size_t width = field.by_class ? prediction.classes : 1;
-    const std::vector<float> given = taken(outputs, field.name, batch, members * length * width);
-    found->second.assign(batch * members * most * width, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> values = taken(outputs, field.name, batch, members * length * width);
+    output->second.assign(batch * members * most * width, std::numeric_limits<float>::quiet_NaN());
     for (std::size_t row = 0; row < batch * members; ++row) {
       for (std::size_t token = 0; token < length; ++token) {
         if (marks[row / members * length + token] == 0) continue;
-        const auto from = given.begin() + static_cast<std::ptrdiff_t>((row * length + token) * width);
-        std::copy_n(from, width, found->second.begin() + static_cast<std::ptrdiff_t>((row * most + token) * width));
+        const auto from = values.begin() + static_cast<std::ptrdiff_t>((row * length + token) * width);
+        std::copy_n(from, width, output->second.begin() + static_cast<std::ptrdiff_t>((row * most + token) * width));
       }
     }
   }
@@ -127,32 +125,30 @@ void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   append(prediction, std::move(outputs), batch * most, kClasses);
 }
 
-// Refuses a calibration that speaks of what a model of this task does not give.
+// Throws BundleError: the calibration is for another task.
 void check_task(const Calibration& calibration, const Architecture& architecture, const std::string& bundle) {
-  const char* found = nullptr;
+  const char* excess = nullptr;
   const bool classes = !architecture.score && !architecture.multi_label && !architecture.tokens;
-  if (!classes && calibration.conformal) found = "prediction sets";
-  if (!architecture.score && calibration.intervals) found = "intervals";
-  if (!architecture.multi_label && calibration.labels) found = "thresholds of labels";
-  if (found == nullptr) return;
-  const char* gives = architecture.score         ? "a score"
-                      : architecture.multi_label ? "labels"
-                      : architecture.tokens      ? "a class for each token"
-                                                 : "classes";
-  throw BundleError("bundle " + bundle + " gives " + gives + ", but its calibration.json has " + found +
-                    "; calibrate again with `hydrant calibrate`");
+  if (!classes && calibration.conformal) excess = "prediction sets";
+  if (!architecture.score && calibration.intervals) excess = "intervals";
+  if (!architecture.multi_label && calibration.labels) excess = "thresholds of labels";
+  if (excess == nullptr) return;
+  const char* task = architecture.score         ? "regression"
+                     : architecture.multi_label ? "multi-label classification"
+                     : architecture.tokens      ? "token classification"
+                                                : "classification";
+  throw BundleError(concat("bundle ", bundle, " is for ", task, ", but its calibration.json has ", excess,
+                           "; calibrate again with `hydrant calibrate`"));
 }
 
 void check_finite(const Outputs& outputs, const std::string& backend) {
   for (const Field& field : kFields) {
-    const auto found = outputs.find(field.name);
+    const auto output = outputs.find(field.name);
     const auto finite = [](float value) { return std::isfinite(value); };
-    if (field.by_member || found == outputs.end() || std::all_of(found->second.begin(), found->second.end(), finite))
+    if (field.by_member || output == outputs.end() || std::all_of(output->second.begin(), output->second.end(), finite))
       continue;
-    std::string words = field.name;
-    std::replace(words.begin(), words.end(), '_', ' ');
-    throw BackendError("backend " + backend + " gave values of " + words +
-                       " that are not finite; check the inputs, or compare backends with `hydrant verify`");
+    throw BackendError(concat("backend ", backend, " returned values of ", spaced(field.name),
+                              " that are not finite; check the inputs, or compare backends with `hydrant verify`"));
   }
 }
 
@@ -174,15 +170,13 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     if (!options.trust.empty()) Trust(options.trust).check(bundle);
     architecture = Architecture::of(bundle);
     if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
-      throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +
-                        " labels for " + std::to_string(architecture.classes) +
-                        " classes; make it again with `hydrant fuse`");
+      throw BundleError(concat("bundle ", folder.string(), " has ", bundle.labels().size(), " labels for ",
+                               architecture.classes, " classes; make it again with `hydrant fuse`"));
     }
     calibration = Calibration::of(bundle);
     check_task(calibration, architecture, folder.string());
-    if (architecture.multi_label && !calibration.labels) {
+    if (architecture.multi_label && !calibration.labels)
       calibration.labels = LabelThresholds{std::vector<float>(bundle.labels().size(), kUnfitted)};
-    }
     const bool processor = !bundle.processor().empty();
     if (processor && architecture.image) images.emplace(bundle, architecture);
     check_all_graphs(bundle);
@@ -192,8 +186,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
 
   Task task() const { return architecture.score ? kScores : architecture.multi_label ? kLabels : kClasses; }
 
-  // The prediction of no inputs, which has every field that predictions of some have.
-  Prediction nothing() const {
+  // A prediction without inputs, with all its optional fields.
+  Prediction empty_prediction() const {
     Prediction prediction;
     prediction.classes = bundle.labels().size();
     prediction.members = static_cast<std::size_t>(bundle.members());
@@ -206,7 +200,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     return prediction;
   }
 
-  // Adds the predictions of checked tensors, in batches.
+  // Appends predictions of checked tensors, in batches.
   void run(const Views& inputs, Prediction& prediction) const {
     const std::size_t size = batch_of(inputs);
     for (std::size_t first = 0; first < size; first += options.batch_size) {
@@ -223,7 +217,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
   }
 
   Prediction predict(const Views& inputs) const {
-    Prediction prediction = nothing();
+    Prediction prediction = empty_prediction();
     if (architecture.tokens) prediction.tokens = tokens_of(inputs).value_or(0);
     run(inputs, prediction);
     calibration.decide(prediction);
@@ -233,13 +227,11 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
   const ImageProcessor& processor() const {
     if (images) return *images;
     const std::string path = bundle.path().string();
-    if (!architecture.image) {
-      throw InputError("bundle " + path + " reads texts or token ids, not images");
-    }
-    throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
+    if (!architecture.image) throw InputError("bundle " + path + " reads texts or token ids, not images");
+    throw InputError("bundle " + path + " has no processor; use ready tensors, or fuse with a processor");
   }
 
-  // The tokenizer, opened when it is first needed.
+  // The tokenizer, opened on first use.
   const Tokenizer& tokenizer() const {
     if (architecture.image) throw InputError("bundle " + bundle.path().string() + " reads images, not texts");
     const std::lock_guard<std::mutex> lock(opening);
@@ -247,27 +239,27 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     return *opened;
   }
 
-  // Predicts texts a batch at a time; the first has this index in messages.
+  // Predicts texts in batches; messages count from `index`.
   Prediction predict_texts(const std::vector<Text>& texts, std::size_t index) const {
     const Tokenizer& prepares = tokenizer();
-    Prediction prediction = nothing();
+    Prediction prediction = empty_prediction();
     std::vector<Tensors> batches;
     for (std::size_t first = 0; first < texts.size(); first += options.batch_size) {
       Tensors ids = prepares.encode(texts, first, std::min(first + options.batch_size, texts.size()), index);
-      if (architecture.tokens) {  // which run once the longest text is known
+      if (architecture.tokens) {  // run later, padded to the longest text
         prediction.tokens = std::max(prediction.tokens, static_cast<std::size_t>(ids.at("input_ids").shape[1]));
         batches.push_back(std::move(ids));
       } else {
         run(checked_tensors(ids, architecture).views, prediction);
       }
     }
-    if (architecture.tokens) tag(std::move(batches), prediction);
+    if (architecture.tokens) run_tokens(std::move(batches), prediction);
     calibration.decide(prediction);
     return prediction;
   }
 
-  // Adds the predictions of texts that became these batches, each with its words and offsets.
-  void tag(std::vector<Tensors> batches, Prediction& prediction) const {
+  // Appends token predictions of tokenized batches, with words and offsets.
+  void run_tokens(std::vector<Tensors> batches, Prediction& prediction) const {
     prediction.words.emplace();
     prediction.offsets.emplace();
     for (Tensors& batch : batches) {
@@ -277,7 +269,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     }
   }
 
-  // The tensors of pictures [first, last); `picture` gives one, so that only one is in memory before it is prepared.
+  // Preprocesses images [first, last); `picture` loads one, so that only one is in memory at a time.
   template <typename Picture>
   Tensors prepared(std::size_t first, std::size_t last, std::size_t index, const Picture& picture) const {
     const ImageProcessor& prepares = processor();
@@ -289,11 +281,11 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     return prepares.collated(std::move(values), last - first);
   }
 
-  // Predicts pictures a batch at a time; the first has this index in messages.
+  // Predicts images in batches; messages count from `index`.
   template <typename Picture>
   Prediction predict_pictures(std::size_t count, std::size_t index, const Picture& picture) const {
-    processor();  // refuses before a picture is read
-    Prediction prediction = nothing();
+    processor();  // throws before an image is read
+    Prediction prediction = empty_prediction();
     for (std::size_t first = 0; first < count; first += options.batch_size) {
       const Tensors pixels = prepared(first, std::min(first + options.batch_size, count), index, picture);
       run(views_of(pixels), prediction);
@@ -314,7 +306,7 @@ Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 
 const Predictor::State& Predictor::state() const {
   if (state_) return *state_;
-  throw BackendError("this predictor holds no bundle, because it was moved to another one; use that one");
+  throw BackendError("this predictor was moved; use the predictor that it was moved to");
 }
 
 Prediction Predictor::predict(const Tensors& inputs) const {
@@ -322,10 +314,8 @@ Prediction Predictor::predict(const Tensors& inputs) const {
 }
 
 Prediction Predictor::predict(const Tensor& input) const {
-  if (!state().architecture.image) {
-    throw InputError("this model reads " + join(state().architecture.input_names()) +
-                     "; give them by name, such as in a .npz file");
-  }
+  if (!state().architecture.image)
+    throw InputError("this model reads " + join(state().architecture.input_names()) + "; name them, as in a .npz file");
   return state().predict(checked_pixels(input, state().architecture));
 }
 
@@ -342,27 +332,25 @@ Tensors Predictor::prepare_texts(const std::vector<Text>& texts, std::size_t fir
 
 std::vector<Words> Predictor::words(const Prediction& prediction, Aggregation aggregation) const {
   if (prediction.classes != labels().size()) {
-    throw InputError("this prediction is of " + std::to_string(prediction.classes) + " classes, and this model has " +
-                     std::to_string(labels().size()) + "; ask the predictor that made it");
+    throw InputError(concat("this prediction has ", prediction.classes, " classes, and this model ", labels().size(),
+                            "; use the predictor that made it"));
   }
   return words_of(prediction, aggregation, state().calibration);
 }
 
 std::vector<std::vector<Span>> Predictor::spans(const Prediction& prediction, Aggregation aggregation) const {
-  std::vector<std::vector<Span>> found;
-  for (const Words& each : words(prediction, aggregation)) found.push_back(spans_of(each, labels()));
-  return found;
+  std::vector<std::vector<Span>> all;
+  for (const Words& each : words(prediction, aggregation)) all.push_back(spans_of(each, labels()));
+  return all;
 }
 
 Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {
-  const auto given = [&](std::size_t i) -> const Image& { return images[i]; };
-  return state().predict_pictures(images.size(), first, given);
+  return state().predict_pictures(images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
 }
 
 Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files, std::size_t first) const {
   const int channels = static_cast<int>(state().architecture.channels);
-  const auto decoded = [&](std::size_t i) { return read_image(files[i], channels); };
-  return state().predict_pictures(files.size(), first, decoded);
+  return state().predict_pictures(files.size(), first, [&](std::size_t i) { return read_image(files[i], channels); });
 }
 
 Prediction Predictor::predict_images(std::initializer_list<std::filesystem::path> files, std::size_t first) const {
@@ -398,7 +386,7 @@ bool Predictor::reads_texts() const {
   try {
     state().tokenizer();
     return true;
-  } catch (const InputError&) {  // the library is not there
+  } catch (const InputError&) {  // no library
     return false;
   }
 }

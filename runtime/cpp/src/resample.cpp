@@ -7,7 +7,7 @@ namespace hydrant {
 namespace {
 
 constexpr double kPi = 3.14159265358979323846;
-constexpr int kFractionBits = 32 - 8 - 2;  // room for the sum of 8-bit values with filters that overshoot
+constexpr int kFractionBits = 32 - 8 - 2;  // room for sums of 8-bit values and filters that overshoot
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(x * kPi) / (x * kPi); }
 
@@ -20,7 +20,7 @@ double hamming(double x) {
   if (x == 0) return 1;
   if (x >= 1) return 0;
   x *= kPi;
-  constexpr double a = 0.54F, b = 0.46F;  // of single precision, as Pillow has them
+  constexpr double a = 0.54F, b = 0.46F;  // single precision, as in Pillow
   return std::sin(x) / x * (a + b * std::cos(x));
 }
 
@@ -39,10 +39,10 @@ struct Kernel {
   double support;
 };
 
-// By the number of the filter; nearest has none.
+// Indexed by filter; nearest has none.
 constexpr Kernel kKernels[] = {{box, 0.5}, {lanczos, 3}, {triangle, 1}, {cubic, 2}, {box, 0.5}, {hamming, 1}};
 
-// Which input values make an output value, and their fixed-point weights.
+// The input values of an output value, with fixed-point weights.
 struct Window {
   int first = 0;
   std::vector<int> weights;
@@ -52,7 +52,7 @@ std::vector<Window> windows(int from, int to, Kernel kernel) {
   const double scale = static_cast<double>(from) / to;
   const double stretch = std::max(scale, 1.0);
   const double support = kernel.support * stretch;
-  std::vector<Window> made(static_cast<std::size_t>(to));
+  std::vector<Window> all(static_cast<std::size_t>(to));
   std::vector<double> weights;
   for (int index = 0; index < to; ++index) {
     // NOLINTBEGIN(bugprone-incorrect-roundings): these are Pillow's, bit by bit
@@ -66,85 +66,72 @@ std::vector<Window> windows(int from, int to, Kernel kernel) {
       weights.push_back(kernel.weight((at - center + 0.5) * (1 / stretch)));
       sum += weights.back();
     }
-    Window& window = made[static_cast<std::size_t>(index)];
+    Window& window = all[static_cast<std::size_t>(index)];
     window.first = first;
     for (const double weight : weights) {
       const double scaled = (sum != 0 ? weight / sum : weight) * (1 << kFractionBits);
       window.weights.push_back(static_cast<int>(scaled + (scaled < 0 ? -0.5 : 0.5)));
     }
   }
-  return made;
+  return all;
 }
 
 std::uint8_t rounded(int sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
 
-// One pass over values that lie `stride` apart.
-struct Pass {
-  const std::vector<Window>& weighted;
-  std::ptrdiff_t stride;  // bytes between neighbours, in source and target
-
-  void line(const std::uint8_t* source, std::uint8_t* target) const {
-    for (const Window& window : weighted) {
-      int sum = 1 << (kFractionBits - 1);
-      const std::uint8_t* from = source + window.first * stride;
-      for (const int weight : window.weights) {
-        sum += *from * weight;
-        from += stride;
-      }
-      *target = rounded(sum);
-      target += stride;
+// One line of values, `stride` bytes apart in source and target.
+void resize_line(const std::vector<Window>& windows, std::size_t stride, const std::uint8_t* source,
+                 std::uint8_t* target) {
+  for (const Window& window : windows) {
+    int sum = 1 << (kFractionBits - 1);
+    const std::uint8_t* from = source + static_cast<std::size_t>(window.first) * stride;
+    for (const int weight : window.weights) {
+      sum += *from * weight;
+      from += stride;
     }
+    *target = rounded(sum);
+    target += stride;
   }
-};
-
-Image resize_width(const Image& image, int width, Kernel kernel) {
-  const std::vector<Window> weights = windows(image.width, width, kernel);
-  const Pass pass{weights, image.channels};
-  Image made{image.height, width, image.channels, {}};
-  const auto from_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
-  const auto to_bytes = static_cast<std::size_t>(width) * static_cast<std::size_t>(image.channels);
-  made.pixels.resize(to_bytes * static_cast<std::size_t>(image.height));
-  for (std::size_t row = 0; row < static_cast<std::size_t>(image.height); ++row) {
-    for (std::size_t channel = 0; channel < static_cast<std::size_t>(image.channels); ++channel) {
-      pass.line(image.pixels.data() + row * from_bytes + channel, made.pixels.data() + row * to_bytes + channel);
-    }
-  }
-  return made;
 }
 
-Image resize_height(const Image& image, int height, Kernel kernel) {
-  const std::vector<Window> weights = windows(image.height, height, kernel);
-  const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
-  const Pass pass{weights, static_cast<std::ptrdiff_t>(row_bytes)};
-  Image made{height, image.width, image.channels, {}};
-  made.pixels.resize(row_bytes * static_cast<std::size_t>(height));
-  for (std::size_t column = 0; column < row_bytes; ++column) {
-    pass.line(image.pixels.data() + column, made.pixels.data() + column);
+// Resizes the height (`vertical`) or the width to `to`.
+Image resize_axis(const Image& image, bool vertical, int to, Kernel kernel) {
+  const int from = vertical ? image.height : image.width;
+  const std::size_t stride =
+      static_cast<std::size_t>(image.channels) * static_cast<std::size_t>(vertical ? image.width : 1);
+  const std::size_t rows = vertical ? 1 : static_cast<std::size_t>(image.height);
+  const std::size_t from_bytes = stride * static_cast<std::size_t>(from),
+                    to_bytes = stride * static_cast<std::size_t>(to);
+  const std::vector<Window> weighted = windows(from, to, kernel);
+  Image resized{vertical ? to : image.height, vertical ? image.width : to, image.channels, {}};
+  resized.pixels.resize(rows * to_bytes);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t at = 0; at < stride; ++at)
+      resize_line(weighted, stride, image.pixels.data() + row * from_bytes + at,
+                  resized.pixels.data() + row * to_bytes + at);
   }
-  return made;
+  return resized;
 }
 
-// The input value under the middle of each output value; the middles are found by adding up, as Pillow does.
+// The input value below the middle of each output value; middles are summed up, as in Pillow.
 std::vector<int> middles(int from, int to) {
   const double scale = static_cast<double>(from) / to;
-  std::vector<int> found;
-  for (double middle = scale * 0.5; static_cast<int>(found.size()) < to; middle += scale) {
-    found.push_back(std::min(static_cast<int>(middle), from - 1));
-  }
-  return found;
+  std::vector<int> places;
+  for (double middle = scale * 0.5; static_cast<int>(places.size()) < to; middle += scale)
+    places.push_back(std::min(static_cast<int>(middle), from - 1));
+  return places;
 }
 
 Image nearest(const Image& image, int height, int width) {
-  Image made{height, width, image.channels, {}};
+  Image resized{height, width, image.channels, {}};
   const std::vector<int> columns = middles(image.width, width);
   for (const int row : middles(image.height, height)) {
     for (const int column : columns) {
       const auto from =
           image.pixels.begin() + (static_cast<std::ptrdiff_t>(row) * image.width + column) * image.channels;
-      made.pixels.insert(made.pixels.end(), from, from + image.channels);
+      resized.pixels.insert(resized.pixels.end(), from, from + image.channels);
     }
   }
-  return made;
+  return resized;
 }
 
 }  // namespace
@@ -154,11 +141,12 @@ Image resize(const Image& image, int height, int width, Filter filter) {
   const Kernel kernel = kKernels[static_cast<std::size_t>(filter)];
   const int shorter = image.height - height, narrower = image.width - width;
   if (shorter == 0 && narrower == 0) return image;
-  if (shorter == 0) return resize_width(image, width, kernel);
-  if (narrower == 0) return resize_height(image, height, kernel);
-  // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
-  return shorter > 0 && shorter > 2 * narrower ? resize_width(resize_height(image, height, kernel), width, kernel)
-                                               : resize_height(resize_width(image, width, kernel), height, kernel);
+  if (shorter == 0) return resize_axis(image, false, width, kernel);
+  if (narrower == 0) return resize_axis(image, true, height, kernel);
+  // Order as in Pillow 13: height first if it shrinks by more than twice as much as the width.
+  const bool height_first = shorter > 0 && shorter > 2 * narrower;
+  const Image half_way = resize_axis(image, height_first, height_first ? height : width, kernel);
+  return resize_axis(half_way, !height_first, height_first ? width : height, kernel);
 }
 
 }  // namespace hydrant

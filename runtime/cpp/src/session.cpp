@@ -1,7 +1,7 @@
-// The only file that knows ONNX Runtime.
+// The only file that uses ONNX Runtime.
 #include "session.h"
 
-#define ORT_API_MANUAL_INIT  // a library older than these headers is an error, not a crash
+#define ORT_API_MANUAL_INIT  // an older library is then an error, not a crash
 #include <onnxruntime_cxx_api.h>
 #undef ORT_API_MANUAL_INIT
 
@@ -18,63 +18,57 @@ namespace {
 
 constexpr const char* kCpu = "CPUExecutionProvider";
 
-// ONNX Runtime 1.29 and newer sends telemetry unless this is set before its environment is made.
+// Disables telemetry of ONNX Runtime 1.29 and newer, before its environment exists.
 [[maybe_unused]] const bool kSilent =
-    setenv("ORT_DISABLE_TELEMETRY", "1", 0) == 0;  // NOLINT(concurrency-mt-unsafe): a program that loads has no threads
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0) == 0;  // NOLINT(concurrency-mt-unsafe): no threads yet
 
-// Points ONNX Runtime's C++ interface at the library, once. Throws BackendError: the library is too old.
+// Connects ONNX Runtime's C++ interface once. Throws BackendError: the library is too old.
 void connect() {
   static std::once_flag once;
   std::call_once(once, [] { Ort::InitApi(); });
   if (Ort::Global<void>::api_ != nullptr) return;
-  throw BackendError("ONNX Runtime " + onnxruntime_version() +
-                     " is older than the headers that hydrant was built with (API " + std::to_string(ORT_API_VERSION) +
-                     "); install a newer library or build with its own headers");
+  throw BackendError(concat("ONNX Runtime ", onnxruntime_version(), " is older than hydrant's headers (API ",
+                            ORT_API_VERSION, "); install a newer library, or build with its own headers"));
 }
 
-// ONNX Runtime's environment, shared by all sessions and never destroyed: NVIDIA's libraries cannot be stopped.
+// The shared environment, never destroyed, since NVIDIA's libraries cannot be unloaded.
 Ort::Env& environment() {
-  static Ort::Env& shared = *new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
+  static Ort::Env& shared = *new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are thrown
   return shared;
 }
 
-// The keys and values of options as ONNX Runtime takes them.
-struct Keywords {
+// Options of a provider, created and filled by ONNX Runtime.
+template <typename Options, typename Create, typename Update, typename Release>
+std::unique_ptr<Options, Release> provider_options(Create create, Update update, Release release,
+                                                   const std::map<std::string, std::string>& options) {
+  Options* created = nullptr;
+  Ort::ThrowOnError(create(&created));
+  std::unique_ptr<Options, Release> owned(created, release);
   std::vector<const char*> keys, values;
-
-  explicit Keywords(const std::map<std::string, std::string>& options) {
-    for (const auto& [key, value] : options) {
-      keys.push_back(key.c_str());
-      values.push_back(value.c_str());
-    }
+  for (const auto& [key, value] : options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
   }
-};
+  Ort::ThrowOnError(update(created, keys.data(), values.data(), keys.size()));
+  return owned;
+}
 
 void append_cuda(Ort::SessionOptions& settings, std::map<std::string, std::string> options) {
-  options["use_tf32"] = "0";  // products of float32 in float32, which is not its default
+  options["use_tf32"] = "0";  // multiply float32 in float32
   const OrtApi& api = Ort::GetApi();
-  OrtCUDAProviderOptionsV2* made = nullptr;
-  Ort::ThrowOnError(api.CreateCUDAProviderOptions(&made));
-  const std::unique_ptr<OrtCUDAProviderOptionsV2, decltype(api.ReleaseCUDAProviderOptions)> owned(
-      made, api.ReleaseCUDAProviderOptions);
-  const Keywords words(options);
-  Ort::ThrowOnError(api.UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
-  settings.AppendExecutionProvider_CUDA_V2(*made);
+  settings.AppendExecutionProvider_CUDA_V2(*provider_options<OrtCUDAProviderOptionsV2>(
+      api.CreateCUDAProviderOptions, api.UpdateCUDAProviderOptions, api.ReleaseCUDAProviderOptions, options));
 }
 
 void append_tensorrt(Ort::SessionOptions& settings, const std::map<std::string, std::string>& options) {
   const OrtApi& api = Ort::GetApi();
-  OrtTensorRTProviderOptionsV2* made = nullptr;
-  Ort::ThrowOnError(api.CreateTensorRTProviderOptions(&made));
-  const std::unique_ptr<OrtTensorRTProviderOptionsV2, decltype(api.ReleaseTensorRTProviderOptions)> owned(
-      made, api.ReleaseTensorRTProviderOptions);
-  const Keywords words(options);
-  Ort::ThrowOnError(api.UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
-  settings.AppendExecutionProvider_TensorRT_V2(*made);
-  append_cuda(settings, {{"device_id", options.at("device_id")}});  // for what TensorRT does not take
+  settings.AppendExecutionProvider_TensorRT_V2(*provider_options<OrtTensorRTProviderOptionsV2>(
+      api.CreateTensorRTProviderOptions, api.UpdateTensorRTProviderOptions, api.ReleaseTensorRTProviderOptions,
+      options));
+  append_cuda(settings, {{"device_id", options.at("device_id")}});  // for nodes that TensorRT rejects
 }
 
-// A provider that lies in a library of its own. Throws BackendError or Ort::Exception.
+// Adds a provider from a plug-in. Throws BackendError or Ort::Exception.
 void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
 #if ORT_API_VERSION >= 22
   static Plugins plugins;
@@ -87,13 +81,14 @@ void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
     if (device.EpName() == provider.name) devices.push_back(device);
   }
   if (devices.empty())
-    throw BackendError("ONNX Runtime finds no device for " + provider.name + " in " + provider.library.string());
+    throw BackendError("ONNX Runtime found no device for " + provider.name + " in " + provider.library.string());
   const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());
   settings.AppendExecutionProvider_V2(env, devices, options);
 #else
   static_cast<void>(settings);
-  throw BackendError("hydrant was built with the headers of ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
-                     ", which know no plug-in such as " + provider.library.string() + "; build it with 1.22 or newer");
+  throw BackendError(concat("hydrant was built with ONNX Runtime 1.", ORT_API_VERSION,
+                            ", which has no plug-ins such as ", provider.library.string(),
+                            "; build it with 1.22 or newer"));
 #endif
 }
 
@@ -118,7 +113,7 @@ Ort::Value value_of(const View& view, const Ort::MemoryInfo& memory) {
 
 }  // namespace
 
-// A graph in memory.
+// A loaded graph.
 struct Loaded {
   Ort::Session session{nullptr};
   std::vector<std::string> outputs;
@@ -135,14 +130,14 @@ struct Loaded {
                                                 const std::vector<Ort::Value>& values, const char* remedy) {
     std::vector<const char*> wanted;
     for (const std::string& name : outputs) wanted.push_back(name.c_str());
-    const std::vector<Ort::Value> found =
+    const std::vector<Ort::Value> tensors =
         session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(), values.size(), wanted.data(), wanted.size());
     std::map<std::string, std::vector<Value>> results;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const auto facts = found[i].GetTensorTypeAndShapeInfo();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto facts = tensors[i].GetTensorTypeAndShapeInfo();
       if (facts.GetElementType() != Ort::TypeToTensorType<Value>::type)
-        throw BackendError("the graph's output " + outputs[i] + " has another type than expected; " + remedy);
-      const auto* data = found[i].GetTensorData<Value>();
+        throw BackendError("the graph's output " + outputs[i] + " has an unexpected type; " + remedy);
+      const auto* data = tensors[i].GetTensorData<Value>();
       results[outputs[i]].assign(data, data + facts.GetElementCount());
     }
     return results;
@@ -157,7 +152,7 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
   try {
     Ort::SessionOptions settings;
     settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
-    settings.AddConfigEntry("session.force_spinning_stop", "1");  // idle sessions leave the cores to others
+    settings.AddConfigEntry("session.force_spinning_stop", "1");  // idle sessions free their cores
     if (threads) settings.SetIntraOpNumThreads(*threads);
     append(settings, provider);
     state_->open(graph, settings);
@@ -204,12 +199,11 @@ TextSession::TextSession(const std::filesystem::path& graph, const std::string& 
     settings.RegisterCustomOpsLibrary(library.c_str());
   } catch (const Ort::Exception& error) {
     const std::string why = error.what();
-    throw BackendError(
-        library + " cannot be loaded (" + cut(why, 200) + ")" +
-        (why.find("undefined symbol") == std::string::npos
-             ? ""
-             : "; where symbols of Python are missing, it is the one of Python's package, which needs Python's own "
-               "library loaded first: LD_PRELOAD=libpython3.11.so.1.0, of the Python that it was made for"));
+    throw BackendError(library + " cannot be loaded (" + cut(why, 200) + ")" +
+                       (why.find("undefined symbol") == std::string::npos
+                            ? ""
+                            : "; the library of the Python package needs Python's own: "
+                              "LD_PRELOAD=libpython3.11.so.1.0, of its version"));
   }
   try {
     state_->open(graph, settings);
@@ -238,22 +232,21 @@ std::map<std::string, std::vector<std::int64_t>> TextSession::run(const std::vec
 std::string TextSession::metadata(const std::string& key) const {
   try {
     const Ort::AllocatorWithDefaultOptions allocator;
-    const auto found = state_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
-    return found == nullptr ? "" : found.get();
+    const auto value = state_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
+    return value == nullptr ? "" : value.get();
   } catch (const Ort::Exception& error) {
-    throw BundleError("tokenizer.onnx has metadata that cannot be read (" + cut(error.what(), 200) +
-                      "); make it again");
+    throw BundleError("tokenizer.onnx has unreadable metadata (" + cut(error.what(), 200) + "); make it again");
   }
 }
 
 bool has_provider(const std::string& name) {
   connect();
   try {
-    const std::vector<std::string> there = Ort::GetAvailableProviders();
-    return std::find(there.begin(), there.end(), name) != there.end();
+    const std::vector<std::string> providers = Ort::GetAvailableProviders();
+    return std::find(providers.begin(), providers.end(), name) != providers.end();
   } catch (const Ort::Exception& error) {
-    throw BackendError("ONNX Runtime " + onnxruntime_version() + " cannot tell its providers: " +
-                       cut(error.what(), 200) + "; link hydrant with another build of it");
+    throw BackendError(concat("ONNX Runtime ", onnxruntime_version(), " cannot list its providers: ",
+                              cut(error.what(), 200), "; link hydrant with another build"));
   }
 }
 

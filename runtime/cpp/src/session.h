@@ -1,4 +1,4 @@
-// An ONNX graph in an ONNX Runtime session, with one of its execution providers.
+// ONNX graphs in ONNX Runtime sessions.
 #pragma once
 
 #include <map>
@@ -12,22 +12,22 @@
 
 namespace hydrant {
 
-// How ONNX Runtime is to run a graph.
+// An execution provider of ONNX Runtime.
 struct Provider {
-  std::string name;                            // "CPUExecutionProvider", …
-  std::map<std::string, std::string> options;  // its own
-  std::filesystem::path library;               // plug-in that holds it; empty for one that ONNX Runtime was built with
+  std::string name;  // "CPUExecutionProvider", …
+  std::map<std::string, std::string> options;
+  std::filesystem::path library;  // of a plug-in; empty for built-in providers
 };
 
 class Session {
  public:
-  // Reads a graph. Throws BackendError: the provider cannot run it; BundleError: not even the CPU reads it.
+  // Throws BackendError: the provider cannot run the graph; BundleError: the CPU cannot either.
   Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
   ~Session();
 
-  const std::vector<std::string>& outputs() const;  // their names
+  const std::vector<std::string>& outputs() const;  // names
 
-  // Outputs of one batch, float32 in row-major order. Safe to call from many threads. Throws BackendError.
+  // Outputs of one batch, float32 in row-major order. Thread-safe. Throws BackendError.
   Outputs run(const Views& inputs) const;
 
  private:
@@ -35,25 +35,24 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
-// A graph that reads strings, with operators of a library of its own.
+// A graph for strings, with operators from a library.
 class TextSession {
  public:
-  // Throws BackendError: the library cannot be loaded; BundleError: the graph cannot.
+  // Throws BackendError: the library cannot be loaded; BundleError: the graph cannot be loaded.
   TextSession(const std::filesystem::path& graph, const std::string& library);
   ~TextSession();
 
-  // Every output, int64, for strings [n]. Safe to call from many threads. Throws BackendError.
+  // All outputs, int64, for strings [n]. Thread-safe. Throws BackendError.
   std::map<std::string, std::vector<std::int64_t>> run(const std::vector<std::string>& texts) const;
 
-  // What the graph's metadata say under a key; empty without it.
-  std::string metadata(const std::string& key) const;
+  std::string metadata(const std::string& key) const;  // of the graph; empty if missing
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// Whether this ONNX Runtime was built with a provider.
+// Returns true if this ONNX Runtime was built with a provider.
 bool has_provider(const std::string& name);
 
 }  // namespace hydrant

@@ -11,7 +11,6 @@
 
 #include <array>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -31,16 +30,8 @@ constexpr const char* kSignature = "hydrant.sig";
 constexpr const char* kManifest = "hydrant.json";
 constexpr const char* kPayload = "application/vnd.in-toto+json";
 constexpr const char* kPredicate = "https://model_signing/signature/v1.0";
-constexpr std::uintmax_t kMostSignatureBytes = 64U << 20U;
-constexpr std::uintmax_t kMostPemBytes = 1U << 20U;
-
-template <auto Free>
-struct Freed {
-  template <typename Type>
-  void operator()(Type* pointer) const {
-    Free(pointer);
-  }
-};
+constexpr std::uintmax_t kMaxSignatureBytes = 64U << 20U;
+constexpr std::uintmax_t kMaxPemBytes = 1U << 20U;
 
 void free_stack(STACK_OF(X509) * stack) { sk_X509_pop_free(stack, X509_free); }
 
@@ -51,31 +42,31 @@ using Certificates = std::unique_ptr<STACK_OF(X509), Freed<free_stack>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
 using DigestContext = std::unique_ptr<EVP_MD_CTX, Freed<EVP_MD_CTX_free>>;
 
-// Why a signature does not hold, in words.
-class Refused : public std::runtime_error {
+// The reason why a signature is invalid.
+class SignatureError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Bytes of base64 text, padded. Throws Refused.
+// Decodes padded base64. Throws SignatureError.
 std::string decoded(const std::string& text) {
-  if (text.empty() || text.size() % 4 != 0) throw Refused("it holds no base64");
+  if (text.empty() || text.size() % 4 != 0) throw SignatureError("it holds no base64");
   std::string bytes(text.size() / 4 * 3, '\0');
   const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
                                    reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
-  if (size < 0) throw Refused("it holds no base64");
+  if (size < 0) throw SignatureError("it holds no base64");
   const std::size_t padding = text[text.size() - 1] != '=' ? 0U : text[text.size() - 2] == '=' ? 2U : 1U;
   bytes.resize(static_cast<std::size_t>(size) - padding);
   return bytes;
 }
 
-// A string of a JSON object. Throws Refused: it is absent, or something else.
+// A string in a JSON object. Throws SignatureError: missing or not a string.
 const std::string& text_of(const Json& object, const char* key) {
-  const Json& found = member(object, key);
-  if (!found.is_string()) throw Refused(std::string("it has no ") + key);
-  return found.get_ref<const std::string&>();
+  const Json& value = member(object, key);
+  if (!value.is_string()) throw SignatureError(std::string("it has no ") + key);
+  return value.get_ref<const std::string&>();
 }
 
-// Empties OpenSSL's list of errors at the end of a call: whoever calls may use OpenSSL, too, and would find ours there.
+// Clears OpenSSL's errors at the end of a call, for callers that use OpenSSL themselves.
 struct ErrorsCleared {
   ErrorsCleared() = default;
   ErrorsCleared(const ErrorsCleared&) = delete;
@@ -83,7 +74,7 @@ struct ErrorsCleared {
   ~ErrorsCleared() { ERR_clear_error(); }
 };
 
-// OpenSSL's number of the curve of an elliptic key.
+// OpenSSL's number of a key's elliptic curve.
 int curve_of(EVP_PKEY* key) {
 #if OPENSSL_VERSION_NUMBER >= 0x30000000L
   std::array<char, 64> name{};
@@ -94,7 +85,7 @@ int curve_of(EVP_PKEY* key) {
 #endif
 }
 
-// The digest that goes with a key's curve; nothing for other keys, those of other curves as large among them.
+// The digest for a key's curve; null for other keys and curves.
 const EVP_MD* digest_for(EVP_PKEY* key) {
   if (key == nullptr || EVP_PKEY_base_id(key) != EVP_PKEY_EC) return nullptr;
   switch (curve_of(key)) {
@@ -109,7 +100,7 @@ const EVP_MD* digest_for(EVP_PKEY* key) {
   }
 }
 
-// Whether a certificate may sign: its key usage says digital signature, or its extended usage code signing.
+// Returns true if a certificate allows digital signatures or code signing.
 bool may_sign(X509* certificate) {
   const std::uint32_t flags = X509_get_extension_flags(certificate);
   const bool usage = (flags & EXFLAG_KUSAGE) != 0 && (X509_get_key_usage(certificate) & KU_DIGITAL_SIGNATURE) != 0;
@@ -118,25 +109,26 @@ bool may_sign(X509* certificate) {
   return usage || extended;
 }
 
-// The time of an ASN.1 value, in seconds since 1970. Throws Refused.
+// An ASN.1 time in seconds since 1970. Throws SignatureError.
 std::time_t seconds_of(const ASN1_TIME* moment) {
   std::unique_ptr<ASN1_TIME, Freed<ASN1_TIME_free>> epoch(ASN1_TIME_set(nullptr, 0));
   int days = 0, seconds = 0;
-  if (!epoch || ASN1_TIME_diff(&days, &seconds, epoch.get(), moment) != 1) throw Refused("a certificate has no time");
+  if (!epoch || ASN1_TIME_diff(&days, &seconds, epoch.get(), moment) != 1)
+    throw SignatureError("a certificate has no time");
   return static_cast<std::time_t>(days) * 86400 + seconds;
 }
 
 Certificate certificate_of(const Json& entry) {
   const std::string bytes = decoded(text_of(entry, "rawBytes"));
   const auto* start = reinterpret_cast<const unsigned char*>(bytes.data());
-  Certificate found(d2i_X509(nullptr, &start, static_cast<long>(bytes.size())));
-  if (!found) throw Refused("it holds no certificate");
-  return found;
+  Certificate certificate(d2i_X509(nullptr, &start, static_cast<long>(bytes.size())));
+  if (!certificate) throw SignatureError("it holds no certificate");
+  return certificate;
 }
 
-// The key of a signature's certificate, once its chain led to an issuer that is trusted. Throws Refused.
+// The key of a signature's certificate, if its chain ends at a trusted issuer. Throws SignatureError.
 Key certified_key(const Json& chain, X509_STORE* store) {
-  if (!chain.is_array() || chain.empty()) throw Refused("it has no certificate, and certificates are trusted");
+  if (!chain.is_array() || chain.empty()) throw SignatureError("it has no certificate, but issuers are trusted");
   const Certificate signer = certificate_of(chain[0]);
   Certificates between(sk_X509_new_null());
   for (std::size_t i = 1; between && i < chain.size(); ++i) {
@@ -146,30 +138,31 @@ Key certified_key(const Json& chain, X509_STORE* store) {
   }
   StoreContext context(X509_STORE_CTX_new());
   if (!between || !context || X509_STORE_CTX_init(context.get(), store, signer.get(), between.get()) != 1)
-    throw Refused("OpenSSL cannot check certificates here");
-  // As of the moment at which it began to be valid: a bundle does not end with its certificate.
+    throw SignatureError("OpenSSL cannot check certificates here");
+  // Checked at the start of its validity, so that bundles outlive their certificates.
   X509_STORE_CTX_set_time(context.get(), 0, seconds_of(X509_get0_notBefore(signer.get())));
   if (X509_verify_cert(context.get()) != 1)
-    throw Refused(X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
-  if (!may_sign(signer.get())) throw Refused("its certificate cannot be used for signing");
+    throw SignatureError(X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
+  if (!may_sign(signer.get())) throw SignatureError("its certificate cannot be used for signing");
   return Key(X509_get_pubkey(signer.get()));
 }
 
-// What was signed, once the signature over it was checked. Throws Refused.
-std::string signed_payload(const Json& found, EVP_PKEY* trusted, X509_STORE* issuers) {
-  const Json& envelope = member(found, "dsseEnvelope");
+// The signed statement, after its signature was checked. Throws SignatureError.
+std::string signed_payload(const Json& signature_file, EVP_PKEY* trusted, X509_STORE* issuers) {
+  const Json& envelope = member(signature_file, "dsseEnvelope");
   const std::string payload = decoded(text_of(envelope, "payload"));
   const std::string& kind = text_of(envelope, "payloadType");
-  if (kind != kPayload) throw Refused("it signs " + cut(kind) + ", not " + kPayload);
+  if (kind != kPayload) throw SignatureError("it signs " + cut(kind) + ", not " + kPayload);
   const Json& signatures = member(envelope, "signatures");
-  if (!signatures.is_array() || signatures.empty()) throw Refused("it has no signatures");
+  if (!signatures.is_array() || signatures.empty()) throw SignatureError("it has no signatures");
   const std::string signature = decoded(text_of(signatures[0], "sig"));
-  const Json& chain = member(member(member(found, "verificationMaterial"), "x509CertificateChain"), "certificates");
+  const Json& chain =
+      member(member(member(signature_file, "verificationMaterial"), "x509CertificateChain"), "certificates");
   const Key certified = trusted != nullptr ? nullptr : certified_key(chain, issuers);
   EVP_PKEY* key = trusted != nullptr ? trusted : certified.get();
   const EVP_MD* digest = digest_for(key);
-  if (digest == nullptr) throw Refused("its key is of no curve among P-256, P-384 and P-521");
-  // DSSE: what is signed tells its type and its lengths.
+  if (digest == nullptr) throw SignatureError("its key has another curve than P-256, P-384 or P-521");
+  // DSSE signs the type and the lengths, too.
   const std::string message =
       "DSSEv1 " + std::to_string(kind.size()) + " " + kind + " " + std::to_string(payload.size()) + " " + payload;
   const DigestContext context(EVP_MD_CTX_new());
@@ -177,41 +170,41 @@ std::string signed_payload(const Json& found, EVP_PKEY* trusted, X509_STORE* iss
   const bool holds =
       context && EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key) == 1 &&
       EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) == 1;
-  if (!holds) throw Refused("the signature is another's");
+  if (!holds) throw SignatureError("the signature is another's");
   return payload;
 }
 
-// The digests that a statement holds: file → SHA-256. Throws Refused: it signs no whole files.
+// The digests in a statement: file → SHA-256. Throws SignatureError: it does not sign whole files.
 std::map<std::string, std::string> digests_of(const Json& statement) {
-  if (text_of(statement, "predicateType") != kPredicate) throw Refused("it speaks of something else than files");
+  if (text_of(statement, "predicateType") != kPredicate) throw SignatureError("it does not sign files");
   const Json& resources = member(member(statement, "predicate"), "resources");
-  if (!resources.is_array()) throw Refused("it lists no files");
-  std::map<std::string, std::string> found;
+  if (!resources.is_array()) throw SignatureError("it lists no files");
+  std::map<std::string, std::string> digests;
   for (const Json& resource : resources) {
-    if (text_of(resource, "algorithm") != "sha256") throw Refused("it signs by another digest than SHA-256 of files");
-    if (!found.emplace(text_of(resource, "name"), text_of(resource, "digest")).second)
-      throw Refused("it names a file twice");
+    if (text_of(resource, "algorithm") != "sha256") throw SignatureError("its digests are not SHA-256");
+    if (!digests.emplace(text_of(resource, "name"), text_of(resource, "digest")).second)
+      throw SignatureError("it lists a file twice");
   }
-  return found;
+  return digests;
 }
 
-// Refuses files and links that a statement does not speak of, but for the signature.
+// Throws SignatureError: the folder has links, or files that the statement does not list.
 void check_whole(const fs::path& folder, const std::map<std::string, std::string>& digests) {
   for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
     const std::string name = entry->path().lexically_relative(folder).generic_string();
-    if (entry->is_symlink()) throw Refused(cut(name) + " is a link");
+    if (entry->is_symlink()) throw SignatureError(cut(name) + " is a link");
     if (!entry->is_directory() && name != kSignature && digests.count(name) == 0)
-      throw Refused(cut(name) + " was added");
+      throw SignatureError(cut(name) + " was added");
   }
 }
 
-// Compares the bytes of every file that the manifest lists, those that nothing here reads among them.
+// Checks the bytes of every listed file, also of unused ones.
 void check_files(const Bundle& bundle) {
   for (const std::string& name : bundle.names()) {
     try {
       bundle.file(name);
     } catch (const BundleError&) {
-      throw Refused(cut(name) + " was changed, or is missing");
+      throw SignatureError(cut(name) + " was changed, or is missing");
     }
   }
 }
@@ -219,18 +212,18 @@ void check_files(const Bundle& bundle) {
 void check_signed(const Bundle& bundle, const fs::path& place, EVP_PKEY* key, X509_STORE* issuers) {
   const ErrorsCleared at_the_end;
   const auto bytes = bytes_of(place);
-  if (!bytes) throw Refused("it cannot be read");
+  if (!bytes) throw SignatureError("it cannot be read");
   const auto digests = digests_of(parse_json(signed_payload(parse_json(*bytes), key, issuers)));
   const auto signed_as = [&](const std::string& name, const std::string& digest) {
-    const auto found = digests.find(name);
-    return found != digests.end() && found->second == digest;
+    const auto entry = digests.find(name);
+    return entry != digests.end() && entry->second == digest;
   };
-  if (!signed_as(kManifest, bundle.manifest_digest())) throw Refused(std::string(kManifest) + " was changed");
+  if (!signed_as(kManifest, bundle.manifest_digest())) throw SignatureError(std::string(kManifest) + " was changed");
   for (const std::string& name : bundle.names()) {
-    if (!signed_as(name, bundle.digest(name))) throw Refused(cut(name) + " was changed");
+    if (!signed_as(name, bundle.digest(name))) throw SignatureError(cut(name) + " was changed");
   }
   for (const auto& [name, digest] : digests) {
-    if (name != kManifest && !bundle.has(name)) throw Refused(cut(name) + " is not listed in " + kManifest);
+    if (name != kManifest && !bundle.has(name)) throw SignatureError(cut(name) + " is not listed in " + kManifest);
   }
   check_files(bundle);
   check_whole(bundle.path(), digests);
@@ -241,10 +234,8 @@ void check_signed(const Bundle& bundle, const fs::path& place, EVP_PKEY* key, X5
 Trust::Trust(const fs::path& file) : file_(file) {
   std::error_code failed;
   if (!fs::is_regular_file(file, failed)) throw InputError(cut(file.string()) + " is not a file; expected a PEM file");
-  if (fs::file_size(file, failed) > kMostPemBytes || failed) {
-    throw InputError(file.string() + " is larger than " + std::to_string(kMostPemBytes) +
-                     " bytes; expected a PEM file");
-  }
+  if (fs::file_size(file, failed) > kMaxPemBytes || failed)
+    throw InputError(concat(file.string(), " is larger than ", kMaxPemBytes, " bytes; expected a PEM file"));
   const auto bytes = bytes_of(file);
   if (!bytes) throw InputError("cannot read " + file.string() + "; check its permissions");
   const ErrorsCleared at_the_end;
@@ -263,36 +254,29 @@ Trust::Trust(const fs::path& file) : file_(file) {
     if (!next) break;
     count += X509_STORE_add_cert(issuers_.get(), next.get()) == 1 ? 1U : 0U;
   }
-  if (count == 0) {
-    throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
-  }
+  if (count == 0) throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
 }
 
 void Trust::check(const Bundle& bundle) const {
   const fs::path place = bundle.path() / kSignature;
   std::error_code failed;
-  if (!fs::is_regular_file(fs::symlink_status(place, failed))) {
-    throw BundleError("bundle " + bundle.path().string() + " is not signed; expected " + kSignature +
-                      ", which `hydrant sign` writes");
-  }
-  if (fs::file_size(place, failed) > kMostSignatureBytes || failed) {
-    throw BundleError(place.string() + " is larger than " + std::to_string(kMostSignatureBytes) +
-                      " bytes; this is no signature of a bundle");
-  }
+  if (!fs::is_regular_file(fs::symlink_status(place, failed)))
+    throw BundleError("bundle " + bundle.path().string() + " is not signed; sign it with `hydrant sign`");
+  if (fs::file_size(place, failed) > kMaxSignatureBytes || failed)
+    throw BundleError(concat(place.string(), " is larger than ", kMaxSignatureBytes, " bytes; expected a signature"));
   std::string why;
   try {
     check_signed(bundle, place, key_.get(), issuers_.get());
     return;
-  } catch (const Refused& error) {
+  } catch (const SignatureError& error) {
     why = error.what();
   } catch (const std::invalid_argument& error) {
     why = one_line(error.what());
   } catch (const fs::filesystem_error& error) {
     why = one_line(error.what());
   }
-  throw BundleError("bundle " + bundle.path().string() + " is not what the owner of " + file_.string() + " signed (" +
-                    why +
-                    "); get it again from its maker, or sign it again with `hydrant sign` where the change is yours");
+  throw BundleError(concat("bundle ", bundle.path().string(), " is not what the owner of ", file_.string(), " signed (",
+                           why, "); get it again, or sign it again with `hydrant sign` if the change is yours"));
 }
 
 }  // namespace hydrant

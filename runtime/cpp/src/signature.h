@@ -1,4 +1,4 @@
-// Signatures of bundles, by the OpenSSF model-signing standard 1.0: a Sigstore bundle over an in-toto statement.
+// Bundle signatures by OpenSSF model signing 1.0: a Sigstore bundle with an in-toto statement.
 #pragma once
 
 #include <filesystem>
@@ -6,18 +6,18 @@
 
 #include "bundle.h"
 
-struct evp_pkey_st;    // OpenSSL's key
-struct x509_store_st;  // and its certificates
+struct evp_pkey_st;    // OpenSSL's keys
+struct x509_store_st;  // and certificates
 
 namespace hydrant {
 
-// Who is trusted: the owner of a key, or issuers of certificates.
+// Trusted signers: a public key, or issuers of certificates.
 class Trust {
  public:
   // `file`: PEM file with an ECDSA public key (P-256, P-384, P-521) or trusted issuers. Throws InputError.
   explicit Trust(const std::filesystem::path& file);
 
-  // Refuses a bundle that differs in any file from what they signed. Throws BundleError.
+  // Throws BundleError: a file differs from the signed one.
   void check(const Bundle& bundle) const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kErrors = 8;
 
-// An error without the place in the library's source that it begins with, such as "[runtime.cpp::read::12] ".
+// An error without its source location, such as "[runtime.cpp::read::12] ".
 std::string without_place(const std::string& text) {
   const std::size_t end = text.find("] ");
   return text.empty() || text[0] != '[' || end == std::string::npos ? text : text.substr(end + 2);
@@ -62,7 +62,7 @@ void NativeLog::log(Severity severity, const char* text) noexcept {
     const std::lock_guard<std::mutex> held(lock_);
     if (errors_.size() == kErrors) errors_.pop_front();
     errors_.push_back(without_place(text));
-  } catch (const std::exception&) {  // no memory for a message: the library must not see an exception
+  } catch (const std::exception&) {  // no memory; exceptions must not reach the library
   }
 }
 
@@ -76,8 +76,8 @@ std::string NativeLog::last() {
   return cut(said.empty() ? "no reason given" : join(said, "; "), 300);
 }
 
-// A class is a table of functions, fixed for a major version. TensorRT-RTX 1.7 has those of TensorRT 11 that are called
-// here; TensorRT 10 differs.
+// The binary interface is fixed for a major version. TensorRT-RTX 1.7 has the functions of TensorRT 11 used here;
+// TensorRT 10 differs.
 std::optional<std::string> TensorRt::file_of(const std::string& library) {
 #if defined(TRT_MAJOR_RTX)
   if (library == "tensorrt-rtx") return "libtensorrt_rtx.so." + std::to_string(TRT_MAJOR_RTX);
@@ -122,7 +122,7 @@ Engine::Engine(const TensorRt& library, const std::string& data, const Chosen& c
   check_profiles(chosen);
 }
 
-// Inputs with their types and outputs with their shapes; those that hydrant's graphs never have are refused.
+// Reads types of inputs and shapes of outputs. Throws BundleError: hydrant's graphs never have them.
 void Engine::read_tensors(const Chosen& chosen) {
   for (int32_t index = 0; index < engine_->getNbIOTensors(); ++index) {
     const char* name = engine_->getIOTensorName(index);
@@ -145,7 +145,7 @@ void Engine::read_tensors(const Chosen& chosen) {
   }
 }
 
-// The profiles of the metadata must be the engine's: buffers are sized by them.
+// Throws BundleError: the metadata's profiles, which determine buffer sizes, differ from the engine's.
 void Engine::check_profiles(const Chosen& chosen) const {
   std::vector<Profile> found;
   for (int32_t index = 0; index < engine_->getNbOptimizationProfiles(); ++index) {

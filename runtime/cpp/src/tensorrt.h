@@ -1,4 +1,4 @@
-// TensorRT or TensorRT-RTX, loaded at run time, and its engines; only tensorrt.cpp and the lanes know it, too.
+// TensorRT or TensorRT-RTX, loaded at run time, and its engines.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -20,12 +20,12 @@ namespace hydrant {
 // The libraries' latest errors.
 class NativeLog : public nvinfer1::ILogger {
  public:
-  // This process's log, which is never destroyed: a library may keep the first logger that it was given.
+  // The process's log, never destroyed, since a library may keep its first logger.
   static NativeLog& shared();
 
   void log(Severity severity, const char* text) noexcept override;
 
-  // These errors in one line, for a message; they are then forgotten.
+  // The latest errors on one line; clears them.
   std::string last();
 
  private:
@@ -35,19 +35,19 @@ class NativeLog : public nvinfer1::ILogger {
 
 class TensorRt {
  public:
-  // The library file of "tensorrt" or "tensorrt-rtx" that the headers describe, or nothing.
+  // The library file for "tensorrt" or "tensorrt-rtx"; nothing if the headers are for another library.
   static std::optional<std::string> file_of(const std::string& library);
 
-  // What the headers describe, such as "TensorRT 11.1".
+  // Version of the headers, such as "TensorRT 11.1".
   static std::string headers();
 
-  // Throws BackendError: it is not there, or cannot be loaded.
+  // Throws BackendError: the library is missing or cannot be loaded.
   explicit TensorRt(const std::string& library);
 
   // Such as "10.13.2.6".
   const std::string& version() const { return version_; }
 
-  // A runtime that writes to the shared log; null where the library gives none.
+  // A runtime that writes to the shared log; null if the library fails.
   std::unique_ptr<nvinfer1::IRuntime> runtime() const;
 
  private:
@@ -58,16 +58,16 @@ class TensorRt {
 // An engine in memory.
 class Engine {
  public:
-  // Deserialises bytes, without engine host code. Throws BackendError or, where the metadata differs, BundleError.
+  // Deserialises bytes, without engine host code. Throws BackendError; BundleError: the metadata differs.
   Engine(const TensorRt& library, const std::string& data, const Chosen& chosen);
 
-  const std::map<std::string, bool>& inputs() const { return inputs_; }     // name → whether it is float32, else int64
+  const std::map<std::string, bool>& inputs() const { return inputs_; }     // name → true for float32, false for int64
   const std::map<std::string, Shape>& outputs() const { return outputs_; }  // name → shape, with −1 for the batch
 
-  // An execution context, made by any thread. Throws BackendError: the library gives none.
+  // A new execution context. Thread-safe. Throws BackendError: the library fails.
   std::unique_ptr<nvinfer1::IExecutionContext> new_context() const;
 
-  // An error with what failed and the library's reason.
+  // An error with the library's reason.
   BackendError failure(const std::string& what) const;
 
  private:

@@ -22,27 +22,25 @@ void check_names(const Tensors& inputs, const std::set<std::string>& needed, con
                    listing({allowed.begin(), allowed.end()}));
 }
 
-// Integers [batch, sequence] from 0 to `limit` - 1; bytes are converted into `made`.
-View integers(const std::string& name, const Tensor& given, std::int64_t limit, decltype(Checked::made)& made) {
-  const auto* values = std::get_if<Ids>(&given.data);
-  if (const auto* bytes = std::get_if<std::vector<std::uint8_t>>(&given.data))
-    values = made.emplace_back(std::make_unique<const Ids>(bytes->begin(), bytes->end())).get();
-  if (values == nullptr || given.shape.size() != 2 || given.shape[1] < 1 || values->size() != count_of(given.shape))
-    throw InputError(name + " is " + described(view_of(given)) + "; expected int64 [batch, sequence]");
+// Integers [batch, sequence] from 0 to `limit` - 1; bytes are converted.
+View integers(const std::string& name, const Tensor& tensor, std::int64_t limit,
+              decltype(Checked::converted)& converted) {
+  const auto* values = std::get_if<Ids>(&tensor.data);
+  if (const auto* bytes = std::get_if<std::vector<std::uint8_t>>(&tensor.data))
+    values = converted.emplace_back(std::make_unique<const Ids>(bytes->begin(), bytes->end())).get();
+  if (values == nullptr || tensor.shape.size() != 2 || tensor.shape[1] < 1 || values->size() != count_of(tensor.shape))
+    throw InputError(name + " is " + described(view_of(tensor)) + "; expected int64 [batch, sequence]");
   const auto [least, most] = std::minmax_element(values->begin(), values->end());
-  if (least != values->end() && (*least < 0 || *most >= limit)) {
-    throw InputError(name + " has values from " + std::to_string(*least) + " to " + std::to_string(*most) +
-                     "; expected 0 to " + std::to_string(limit - 1));
-  }
-  return {given.shape, values->data()};
+  if (least != values->end() && (*least < 0 || *most >= limit))
+    throw InputError(concat(name, " has values from ", *least, " to ", *most, "; expected 0 to ", limit - 1));
+  return {tensor.shape, values->data()};
 }
 
 void check_mask(const View& mask) {
   const auto* row = std::get<const std::int64_t*>(mask.data);
   for (std::int64_t index = 0; index < mask.shape[0]; ++index, row += mask.shape[1]) {
-    if (std::all_of(row, row + mask.shape[1], [](std::int64_t value) { return value == 0; })) {
-      throw InputError("attention_mask masks all of row " + std::to_string(index) + "; expected at least one token");
-    }
+    if (std::all_of(row, row + mask.shape[1], [](std::int64_t value) { return value == 0; }))
+      throw InputError(concat("attention_mask masks all of row ", index, "; expected at least one token"));
   }
 }
 
@@ -51,26 +49,25 @@ Checked checked_ids(const Tensors& inputs, const Architecture& architecture) {
   check_names(inputs, {ids_name, mask_name}, {ids_name, mask_name, types_name});
   Checked checked;
   const auto check = [&](const std::string& name, std::int64_t limit) {
-    return checked.views.emplace(name, integers(name, inputs.at(name), limit, checked.made)).first->second;
+    return checked.views.emplace(name, integers(name, inputs.at(name), limit, checked.converted)).first->second;
   };
   const Shape shape = check(ids_name, architecture.vocabulary).shape;
   if (shape[1] > architecture.max_sequence()) {
-    throw InputError("input_ids has " + std::to_string(shape[1]) + " tokens; " + architecture.reader + " at most " +
-                     std::to_string(architecture.max_sequence()));
+    throw InputError(
+        concat("input_ids has ", shape[1], " tokens; ", architecture.reader, " at most ", architecture.max_sequence()));
   }
   if (inputs.count(types_name) > 0) check(types_name, std::max<std::int64_t>(architecture.token_types, 1));
   check(mask_name, 2);
   for (const auto& [name, view] : checked.views) {
-    if (view.shape != shape) {
-      throw InputError(name + " has shape " + shape_text(view.shape) + "; expected " + shape_text(shape) +
-                       ", that of input_ids");
-    }
+    if (view.shape != shape)
+      throw InputError(name + " has shape " + shape_text(view.shape) + "; expected the shape of input_ids, " +
+                       shape_text(shape));
   }
   check_mask(checked.views.at(mask_name));
   if (architecture.token_types <= 1) {
     checked.views.erase(types_name);
   } else if (inputs.count(types_name) == 0) {
-    const Ids& zeros = *checked.made.emplace_back(std::make_unique<const Ids>(count_of(shape)));
+    const Ids& zeros = *checked.converted.emplace_back(std::make_unique<const Ids>(count_of(shape)));
     checked.views[types_name] = {shape, zeros.data()};
   }
   return checked;
@@ -86,9 +83,8 @@ Views checked_pixels(const Tensor& pixels, const Architecture& architecture) {
     throw InputError("pixel_values is " + described(view_of(pixels)) + "; expected float32 [batch, " +
                      shape_text(expected).substr(1));
   }
-  if (!std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); })) {
-    throw InputError("pixel_values holds NaN or infinity; expected finite numbers");
-  }
+  if (!std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); }))
+    throw InputError("pixel_values has NaN or infinity; expected finite numbers");
   return {{"pixel_values", view_of(pixels)}};
 }
 

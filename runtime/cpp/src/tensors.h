@@ -1,4 +1,4 @@
-// Tensors given by a user, checked before a backend sees them.
+// Checks of tensors from users.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,16 @@
 
 namespace hydrant {
 
-// The inputs of a model after the checks. They lie where the user has them; only what was converted or added is here.
+// Checked inputs. Views point to the user's tensors, or to converted and added ones here.
 struct Checked {
-  std::vector<std::unique_ptr<const std::vector<std::int64_t>>> made;
+  std::vector<std::unique_ptr<const std::vector<std::int64_t>>> converted;
   Views views;
 };
 
-// The model's inputs, complete and within range; `token_type_ids` may be left out (zeros). Throws InputError.
+// Complete inputs within range; `token_type_ids` defaults to zeros. Throws InputError.
 Checked checked_tensors(const Tensors& inputs, const Architecture& architecture);
 
-// `pixel_values` of the right kind, shape and range. Throws InputError.
+// Valid `pixel_values`. Throws InputError.
 Views checked_pixels(const Tensor& pixels, const Architecture& architecture);
 
 }  // namespace hydrant

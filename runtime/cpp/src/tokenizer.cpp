@@ -9,12 +9,12 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kGraph = "tokenizer.onnx";
-constexpr const char *kWords = "words", *kOffsets = "offsets";  // of tokens
+constexpr const char *kWords = "words", *kOffsets = "offsets";
 constexpr const char* kVariable = "ORTEXTENSIONS_LIBRARY";
 constexpr const char* kIds =
-    "or give token ids, in Python: numpy.savez(\"x.npz\", **tokenizer(texts, padding=True, return_tensors=\"np\"))";
+    "or use token ids from Python: numpy.savez(\"x.npz\", **tokenizer(texts, padding=True, return_tensors=\"np\"))";
 
-// As Python's str.isspace has it.
+// As Python's str.isspace.
 bool is_space(std::int32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -27,8 +27,7 @@ void check_text(const std::string& text, const std::string& empty, std::size_t i
     const std::int32_t character = next_character(text, place);
     if (character < 0) throw InputError(where + ", " + cut(text) + ", is not UTF-8; decode the text again");
     if (character == 0)
-      throw InputError(where + ", " + cut(text) +
-                       ", holds the character NUL, which tokenizer.onnx does not read; take it out");
+      throw InputError(where + ", " + cut(text) + ", has the character NUL, which tokenizer.onnx rejects; remove it");
     blank = blank && is_space(character);
   }
   if (blank) throw InputError(where + " is " + empty + "; expected at least one word");
@@ -40,18 +39,18 @@ std::int64_t length_of(const std::string& text) {
                        [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; });
 }
 
-// A list of words as one text. Throws InputError: there is none, or one is empty.
+// Joins words to one text. Throws InputError: no words, or an empty one.
 std::string joined(const std::vector<std::string>& words, std::size_t index) {
   const std::string where = "input " + std::to_string(index);
-  if (words.empty()) throw InputError(where + " is a list of no words; expected at least one");
+  if (words.empty()) throw InputError(where + " is an empty list; expected at least one word");
   for (const std::string& word : words) check_text(word, "a list with an empty word", index);
   return join(words, " ");
 }
 
-// Makes of the words that a text was split into those that were given: a token belongs to the one that it lies in.
+// Replaces the tokenizer's words by those of the list: each token belongs to the word around it.
 void regroup(std::vector<std::int64_t>& owners, const std::vector<std::int64_t>& offsets,
              const std::vector<std::string>& words) {
-  std::vector<std::int64_t> ends{0};  // of each word, with the space behind it
+  std::vector<std::int64_t> ends{0};  // of each word, with its space
   for (const std::string& word : words) ends.push_back(ends.back() + length_of(word) + 1);
   for (std::size_t token = 0; token < owners.size(); ++token) {
     if (owners[token] < 0) continue;
@@ -59,7 +58,7 @@ void regroup(std::vector<std::int64_t>& owners, const std::vector<std::int64_t>&
   }
 }
 
-// Values of an output for each token.
+// Values per token of an output.
 std::size_t width_of(const std::string& name) { return name == kOffsets ? 2 : 1; }
 
 std::string library_name() {
@@ -67,7 +66,7 @@ std::string library_name() {
   return named == nullptr || *named == '\0' ? "libortextensions.so" : named;
 }
 
-// What tokenizer.onnx was made from, as `hydrant export` writes it.
+// The source of tokenizer.onnx, as `hydrant export` records it.
 std::string source_of(const Bundle& bundle) {
   std::string source = bundle.digest("processor/tokenizer.json");
   const std::string config = "processor/tokenizer_config.json";
@@ -85,35 +84,33 @@ Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
   if (tags_) names_.insert(names_.end(), {kWords, kOffsets});
   const std::string path = bundle.path().string();
   if (!bundle.has(kGraph)) {
-    throw InputError("bundle " + path + " has no " + kGraph + ", so it reads token ids; make it with `hydrant export " +
-                     path + " --tokenizer`, " + kIds);
+    throw InputError(
+        concat("bundle ", path, " has no ", kGraph, "; make it with `hydrant export --tokenizer`, ", kIds));
   }
   const std::filesystem::path graph = bundle.file(kGraph);
   try {
     session_ = std::make_unique<const TextSession>(graph, library_name());
   } catch (const BackendError& error) {
-    throw InputError(std::string("texts need the library of ONNX Runtime's extensions: ") + error.what() +
-                     "; name its file in " + kVariable +
-                     " (libortextensions.so, of the package Microsoft.ML.OnnxRuntime.Extensions or built from " +
-                     "source), " + kIds);
+    throw InputError(concat("texts need ONNX Runtime's extensions library: ", error.what(), "; name its file in ",
+                            kVariable, " (libortextensions.so of Microsoft.ML.OnnxRuntime.Extensions), ", kIds));
   }
   if (session_->metadata("hydrant.tokenizer") != source_of(bundle)) {
-    throw BundleError(graph.string() + " was made from another tokenizer than processor/ holds; make it again with " +
-                      "`hydrant export " + path + " --tokenizer`");
+    throw BundleError(concat(graph.string(), " was made from another tokenizer than processor/ holds; make it again ",
+                             "with `hydrant export ", path, " --tokenizer`"));
   }
-  const std::string unread = session_->metadata("hydrant.unread");
-  for (std::size_t start = 0; start < unread.size();) {
-    const std::size_t end = std::min(unread.find('\n', start), unread.size());
-    if (end > start) unread_.push_back(unread.substr(start, end - start));
+  const std::string unsupported = session_->metadata("hydrant.unread");
+  for (std::size_t start = 0; start < unsupported.size();) {
+    const std::size_t end = std::min(unsupported.find('\n', start), unsupported.size());
+    if (end > start) unsupported_.push_back(unsupported.substr(start, end - start));
     start = end + 1;
   }
 }
 
 std::map<std::string, std::vector<std::int64_t>> Tokenizer::encode_one(const Text& text, std::size_t index) const {
   if ((tags_ && text.pair) || (!tags_ && text.words)) {
-    throw InputError("input " + std::to_string(index) +
-                     (tags_ ? " is a pair of texts; this model tags tokens, and reads one text, or a list of its words"
-                            : " is a list of words, which models that tag tokens read; expected a text"));
+    throw InputError(concat("input ", index,
+                            tags_ ? " is a pair of texts; token classification reads a text, or a list of words"
+                                  : " is a list of words, which is for token classification; expected a text"));
   }
   std::vector<std::string> parts{text.words ? joined(*text.words, index) : text.text};
   check_text(parts[0], text.pair ? "a pair whose first text is empty" : "an empty text", index);
@@ -122,25 +119,25 @@ std::map<std::string, std::vector<std::int64_t>> Tokenizer::encode_one(const Tex
     parts.push_back(*text.pair);
   }
   for (const std::string& part : parts) {
-    for (const std::string& token : unread_) {
+    for (const std::string& token : unsupported_) {
       if (part.find(token) != std::string::npos)
-        throw InputError("input " + std::to_string(index) + " holds " + cut(token) +
-                         ", a special token, which tokenizer.onnx does not read; take it out, or predict with Python");
+        throw InputError(concat("input ", index, " has the special token ", cut(token),
+                                ", which tokenizer.onnx does not support; remove it, or use Python"));
     }
   }
-  auto found = session_->run(parts);
-  const std::vector<std::int64_t>& counts = found["counts"];
+  auto outputs = session_->run(parts);
+  const std::vector<std::int64_t>& counts = outputs["counts"];
   if (counts.size() != parts.size() ||
       std::any_of(counts.begin(), counts.end(), [](auto count) { return count < 1; })) {
-    throw InputError("input " + std::to_string(index) + ", " + cut(parts[0]) + ", has no token the model knows" +
-                     (text.pair ? " in one of its texts" : "") + "; expected readable text");
+    throw InputError(concat("input ", index, ", ", cut(parts[0]), ", has no token that the model knows",
+                            text.pair ? " in one of its texts" : "", "; expected readable text"));
   }
   for (const std::string& name : names_) {
-    if (found[name].empty() || found[name].size() != found[names_.front()].size() * width_of(name))
-      throw BackendError("tokenizer.onnx gives no " + name + "; make it again with `hydrant export --tokenizer`");
+    if (outputs[name].empty() || outputs[name].size() != outputs[names_.front()].size() * width_of(name))
+      throw BackendError("tokenizer.onnx returns no " + name + "; make it again with `hydrant export --tokenizer`");
   }
-  if (text.words) regroup(found[kWords], found[kOffsets], *text.words);
-  return found;
+  if (text.words) regroup(outputs[kWords], outputs[kOffsets], *text.words);
+  return outputs;
 }
 
 Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std::size_t last,
@@ -150,11 +147,9 @@ Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std
   for (std::size_t i = first; i < last; ++i) {
     rows.push_back(encode_one(texts[i], index + i));
     const std::size_t tokens = rows.back()[names_.front()].size();
-    // the graph cuts to what the model reads, and an engine may take less
     if (static_cast<std::int64_t>(tokens) > longest_) {
-      throw InputError("input " + std::to_string(index + i) + " has " + std::to_string(tokens) + " tokens; " + reader_ +
-                       " at most " + std::to_string(longest_) + ": shorten it, or build an engine for longer texts (" +
-                       "`hydrant build --sequence`)");
+      throw InputError(concat("input ", index + i, " has ", tokens, " tokens; ", reader_, " at most ", longest_,
+                              ": shorten it, or build an engine for longer texts (`hydrant build --sequence`)"));
     }
     longest = std::max(longest, tokens);
   }

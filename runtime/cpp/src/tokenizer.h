@@ -1,4 +1,4 @@
-// Texts → token ids, by the bundle's tokenizer.onnx and the library of ONNX Runtime's extensions.
+// Texts → token ids, with the bundle's tokenizer.onnx and ONNX Runtime's extensions library.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace hydrant {
 
 class Tokenizer {
  public:
-  // Loads the library of ORTEXTENSIONS_LIBRARY, or libortextensions.so. Throws InputError: no tokenizer.onnx or
-  // library; BundleError: it is altered, or made from another tokenizer.
+  // Loads the library named by ORTEXTENSIONS_LIBRARY, or libortextensions.so. Throws InputError: no tokenizer.onnx or
+  // library; BundleError: tokenizer.onnx is altered, or made from another tokenizer.
   Tokenizer(const Bundle& bundle, const Architecture& architecture);
 
   // The model's inputs for texts [first, last), padded; for token tagging also `words` and `offsets`, −1 at padding.
-  // `index` counts from the first text of all. Safe to call from many threads. Throws InputError.
+  // `index` is that of texts[0], for messages. Thread-safe. Throws InputError.
   Tensors encode(const std::vector<Text>& texts, std::size_t first, std::size_t last, std::size_t index) const;
 
  private:
@@ -26,10 +26,10 @@ class Tokenizer {
 
   std::vector<std::string> names_;
   bool tags_;
-  std::int64_t longest_;  // tokens of a text, and who says so
-  std::string reader_;
+  std::int64_t longest_;  // maximum tokens of a text
+  std::string reader_;    // sets this maximum
   std::int64_t padding_;
-  std::vector<std::string> unread_;  // special tokens, which the graph does not find within texts
+  std::vector<std::string> unsupported_;  // special tokens that the graph does not find in texts
   std::unique_ptr<const TextSession> session_;
 };
 

@@ -15,7 +15,7 @@ Views views_of(const Tensors& tensors) {
     const std::size_t count = std::visit([](const auto& values) { return values.size(); }, tensor.data);
     const View view = view_of(tensor);
     if (count != count_of(tensor.shape))
-      throw InputError(name + " is " + described(view) + ", but it has " + std::to_string(count) + " values");
+      throw InputError(concat(name, " is ", described(view), ", but it has ", count, " values"));
     views.emplace(name, view);
   }
   return views;

@@ -4,13 +4,15 @@
 #include <map>
 #include <string_view>
 
+#include "messages.h"
+
 namespace hydrant {
 namespace {
 
 using Floats = std::vector<float>;
-using Places = std::vector<std::size_t>;  // of tokens among those of all texts
+using Places = std::vector<std::size_t>;  // of tokens in all texts
 
-// The mean of some tokens, each of which has `width` values; rounded to float32 once, at the end.
+// Appends the mean of tokens with `width` values each; rounds to float32 once, at the end.
 void append_mean(Floats& means, const Floats& values, const Places& tokens, std::size_t width) {
   for (std::size_t i = 0; i < width; ++i) {
     double sum = 0;
@@ -19,8 +21,8 @@ void append_mean(Floats& means, const Floats& values, const Places& tokens, std:
   }
 }
 
-// The tokens that a word takes.
-Places chosen(const Prediction& prediction, const Places& tokens, Aggregation aggregation) {
+// The tokens that represent a word.
+Places aggregated(const Prediction& prediction, const Places& tokens, Aggregation aggregation) {
   if (aggregation == Aggregation::mean) return tokens;
   if (aggregation == Aggregation::first) return {tokens.front()};
   return {*std::max_element(tokens.begin(), tokens.end(), [&](std::size_t one, std::size_t other) {
@@ -28,7 +30,7 @@ Places chosen(const Prediction& prediction, const Places& tokens, Aggregation ag
   })};
 }
 
-// What members say of some tokens, of [B, M, T, C].
+// Appends the members' means of tokens, from [B, M, T, C].
 void append_members(Floats& means, const Prediction& all, const Places& tokens) {
   const std::size_t width = all.classes, members = all.members;
   for (std::size_t member = 0; member < members; ++member) {
@@ -60,30 +62,30 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
   std::map<std::int64_t, Places> owned;
   for (std::size_t place = row * all.tokens; place < (row + 1) * all.tokens; ++place)
     if (owners[place] >= 0) owned[owners[place]].push_back(place);
-  Words found;
-  found.prediction.classes = all.classes;
-  found.prediction.members = all.members;
+  Words words;
+  words.prediction.classes = all.classes;
+  words.prediction.members = all.members;
   for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities})
-    if (all.*field) (found.prediction.*field).emplace();
+    if (all.*field) (words.prediction.*field).emplace();
   for (const auto& [word, tokens] : owned) {
-    found.index.push_back(word);
-    found.start.push_back(offsets[2 * tokens.front()]);
-    found.end.push_back(offsets[2 * tokens.back() + 1]);
-    append(found.prediction, all, chosen(all, tokens, aggregation));
+    words.index.push_back(word);
+    words.start.push_back(offsets[2 * tokens.front()]);
+    words.end.push_back(offsets[2 * tokens.back() + 1]);
+    append(words.prediction, all, aggregated(all, tokens, aggregation));
   }
-  return found;
+  return words;
 }
 
-// Letters of all schemes, and their meaning in IOBES; the first four also stand alone.
+// Prefixes of all schemes, and their meaning in IOBES; the first four are also tags without a type.
 constexpr std::string_view kLetters = "BIESLUM", kMeaning = "BIESESI";
-constexpr std::size_t kAlone = 4;
+constexpr std::size_t kWholeTags = 4;
 
-// A tag's prefix and type; a name without a prefix is inside of a span of its own type.
+// Splits a tag into prefix and type; a name without a prefix is inside a span of its own type.
 std::pair<char, std::string> split(const std::string& tag) {
   if (tag == "O") return {'O', ""};
   const std::size_t dash = std::min(tag.find('-'), tag.size());
   const std::size_t letter = dash == 1 ? kLetters.find(tag[0]) : std::string::npos;
-  if (letter == std::string::npos || (tag.size() == 1 && letter >= kAlone)) return {'I', tag};
+  if (letter == std::string::npos || (tag.size() == 1 && letter >= kWholeTags)) return {'I', tag};
   return {kMeaning[letter], dash + 1 < tag.size() ? tag.substr(dash + 1) : "_"};
 }
 
@@ -99,48 +101,45 @@ Span span_of(const Words& words, const std::string& label, std::size_t first, st
     if (!flags) return std::optional<bool>();
     return std::optional<bool>(std::find(flags->begin() + from, flags->begin() + to, true) != flags->begin() + to);
   };
-  const Prediction& found = words.prediction;
+  const Prediction& scores = words.prediction;
   return {label,
           words.start[first],
           words.end[last],
           words.index[first],
           words.index[last],
-          *std::min_element(found.confidence.begin() + from, found.confidence.begin() + to),
-          largest(found.predictive_entropy),
-          largest(found.expected_entropy),
-          largest(found.mutual_information),
-          largest(found.disagreement),
-          perhaps(found.energy),
-          perhaps(found.distance),
-          any(found.abstain),
-          any(found.out_of_distribution)};
+          *std::min_element(scores.confidence.begin() + from, scores.confidence.begin() + to),
+          largest(scores.predictive_entropy),
+          largest(scores.expected_entropy),
+          largest(scores.mutual_information),
+          largest(scores.disagreement),
+          perhaps(scores.energy),
+          perhaps(scores.distance),
+          any(scores.abstain),
+          any(scores.out_of_distribution)};
 }
 
 }  // namespace
 
 std::vector<Words> words_of(const Prediction& prediction, Aggregation aggregation, const Calibration& calibration) {
-  if (!prediction.mask)
-    throw InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens");
-  if (!prediction.words || !prediction.offsets) {
+  if (!prediction.mask) throw InputError("this prediction has no words; expected one of a token classification model");
+  if (!prediction.words || !prediction.offsets)
     throw InputError(
-        "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words");
-  }
+        "this prediction was made from ready tensors, which have no words; predict texts or lists of words");
   const std::size_t tokens = prediction.size() * prediction.tokens;
   if (prediction.words->size() != tokens || prediction.offsets->size() != 2 * tokens) {
-    throw InputError("this prediction has " + std::to_string(prediction.words->size()) + " words and " +
-                     std::to_string(prediction.offsets->size()) + " ends of them for " + std::to_string(tokens) +
-                     " tokens; expected one and two for each, as predict_texts gives them");
+    throw InputError(concat("this prediction has ", prediction.words->size(), " words and ", prediction.offsets->size(),
+                            " offsets for ", tokens, " tokens; expected one and two for each, as from predict_texts"));
   }
-  std::vector<Words> found;
+  std::vector<Words> all;
   for (std::size_t row = 0; row < prediction.size(); ++row) {
-    found.push_back(words_in(prediction, row, aggregation));
-    calibration.decide(found.back().prediction);
+    all.push_back(words_in(prediction, row, aggregation));
+    calibration.decide(all.back().prediction);
   }
-  return found;
+  return all;
 }
 
 std::vector<Span> spans_of(const Words& words, const std::vector<std::string>& labels) {
-  std::vector<Span> found;
+  std::vector<Span> spans;
   std::size_t begun = 0;
   char before = 'O';
   std::string kind;
@@ -150,14 +149,14 @@ std::vector<Span> spans_of(const Words& words, const std::vector<std::string>& l
     bool inside = before != 'O';
     const bool closed = before == 'E' || before == 'S' || (prefix != 'I' && prefix != 'E') || name != kind;
     if (inside && closed) {
-      found.push_back(span_of(words, kind, begun, place - 1));
+      spans.push_back(span_of(words, kind, begun, place - 1));
       inside = false;
     }
     if (prefix != 'O' && !inside) begun = place;
     before = prefix;
     kind = name;
   }
-  return found;
+  return spans;
 }
 
 }  // namespace hydrant

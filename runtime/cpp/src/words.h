@@ -1,4 +1,4 @@
-// Predictions of tokens → those of words, and of spans: runs of words with tags of one type.
+// Token predictions → predictions of words, and of spans: runs of words with one type of tag.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// The words of every text, with their own decisions. Throws InputError: whole inputs, or ready tensors.
+// The words of all texts, with decisions. Throws InputError: not a token prediction, or made from ready tensors.
 std::vector<Words> words_of(const Prediction& prediction, Aggregation aggregation, const Calibration& calibration);
 
 // The spans of one text.

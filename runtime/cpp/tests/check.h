@@ -1,4 +1,4 @@
-// What the tests share: checks that say what differs, and the cases of the golden folder.
+// Shared checks, and cases of the golden folder.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace hydrant::tests {
 
-constexpr int kThreads = 8;  // that are started at once
+constexpr int kThreads = 8;
 
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -32,10 +32,10 @@ void refuse(const std::string& words, const Call& call) {
   try {
     call();
   } catch (const Kind& error) {
-    check(std::string(error.what()).find(words) != std::string::npos, "expected ", words, "; found ", error.what());
+    check(std::string(error.what()).find(words) != std::string::npos, "expected ", words, "; got ", error.what());
     return;
   }
-  check(false, "not refused: ", words);
+  check(false, "no error: ", words);
 }
 
 // A case of the golden folder.
@@ -43,29 +43,29 @@ struct Case {
   std::string name;
   std::filesystem::path bundle;
   Tensors inputs;                               // ready tensors, or
-  std::vector<std::filesystem::path> pictures;  // files, in the order of Python
-  Tensors expected;                             // every field that Python gives
+  std::vector<std::filesystem::path> pictures;  // files in Python's order
+  Tensors expected;                             // all fields from Python
 
   explicit Case(const std::filesystem::path& folder);
 };
 
-// What C++ predicts for a case.
+// The prediction for a case.
 Prediction predict(const Predictor& predictor, const Case& golden);
 
-// Throws Failure unless every field is the one expected, within the tolerance.
-void compare(const Prediction& found, const Case& golden, float tolerance = 1e-6F);
+// Throws Failure unless all fields match within the tolerance.
+void compare(const Prediction& prediction, const Case& golden, float tolerance = 1e-6F);
 
-// A case of tensors as many, each of one to three of its rows: no two have the same answer.
+// Splits a case into many with one to three rows and distinct predictions.
 std::vector<Case> pieces(const Case& golden);
 
-// Every thread predicts so many of the cases, in an order of its own; throws Failure unless all are what one thread
-// gets, to the bit, and that is as expected.
+// Predicts cases on many threads, each in its own order. Throws Failure unless all predictions equal those of one
+// thread, bit for bit, and match the expected ones.
 void compare_at_once(const Predictor& predictor, const std::vector<Case>& cases, int threads, int predictions);
 
-// One thread in a run: ONNX Runtime then has none of its own, whose locks the thread sanitizer could not follow.
+// One thread per run: the thread sanitizer cannot follow ONNX Runtime's own threads.
 Options one_thread();
 
-// The tests, by name; each throws Failure.
+// The tests; each throws Failure.
 void choice(const std::filesystem::path& folder);
 void copies(const std::filesystem::path& folder);
 void engines(const std::filesystem::path& folder);

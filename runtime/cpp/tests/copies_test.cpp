@@ -1,4 +1,4 @@
-// Batches are read where their owner has them: predicting takes little memory beside them.
+// Predictions do not copy batches: they take little additional memory.
 #include <iostream>
 
 #include "../src/view.h"
@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::int64_t kRows = 3000;
 
-// Predicting inputs of `size` bytes, as one batch and in batches of 32, takes less than half of that.
+// Predicting inputs of `size` bytes, at once and in batches of 32, takes less than half of that.
 template <typename Predict>
 void lean(const fs::path& bundle, std::size_t size, const Predict& predicts) {
   for (const std::size_t batch_size : {std::size_t{kRows}, std::size_t{32}}) {
     Options options = one_thread();
     options.batch_size = batch_size;
     const Predictor predictor(bundle, options);
-    predicts(predictor);  // ONNX Runtime keeps some of what its first run takes
+    predicts(predictor);  // the first run keeps memory
     const std::size_t extra = most_bytes([&] { predicts(predictor); });
     check(extra < size / 2, bundle, ": inputs of ", size, " bytes took ", extra, " more in batches of ", batch_size);
   }
@@ -34,14 +34,14 @@ void lean_tensors(const fs::path& bundle, std::size_t tokens) {
   lean(bundle, size, [&](const Predictor& predictor) { predictor.run(inputs); });
 }
 
-// An array that is given without its name.
+// An array without a name.
 void lean_pixels(const fs::path& bundle) {
   const Tensor pixels = Predictor(bundle, one_thread()).synthetic(kRows, 0, 0).at("pixel_values");
   lean(bundle, std::get<std::vector<float>>(pixels.data).size() * sizeof(float),
        [&](const Predictor& predictor) { predictor.predict(pixels); });
 }
 
-// Pictures become tensors a batch at a time; those of a whole array would not fit into half of its size.
+// Images become tensors in batches; all tensors of an array would take more than half its size.
 void lean_pictures(const fs::path& bundle) {
   const Tensor array{{kRows, 12, 12, 3}, std::vector<std::uint8_t>(kRows * 12 * 12 * 3, 7)};
   const Predictor predictor(bundle, one_thread());
@@ -55,7 +55,7 @@ void cut_in_place() {
   const View rows = rows_of(views_of(inputs), 1, 3).at("ids");
   const auto& ids = std::get<std::vector<std::int64_t>>(inputs.at("ids").data);
   check(rows.shape == Shape{2, 2}, "rows 1 and 2 have another shape");
-  check(std::get<const std::int64_t*>(rows.data) == ids.data() + 2, "rows 1 and 2 lie elsewhere");
+  check(std::get<const std::int64_t*>(rows.data) == ids.data() + 2, "rows 1 and 2 were copied");
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ void copies(const fs::path& folder) {
   lean_tensors(folder / "vit" / "bundle", 0);
   lean_pixels(folder / "vit" / "bundle");
   lean_pictures(folder / "vit-images" / "bundle");
-  std::cout << "batches are read where they lie\n";
+  std::cout << "batches are not copied\n";
 }
 
 }  // namespace hydrant::tests

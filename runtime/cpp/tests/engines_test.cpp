@@ -1,5 +1,4 @@
-// Engines run by a stand-in for TensorRT (standin/) give what the graphs give, and failures are reported. Nothing here
-// counts as execution on a GPU.
+// Engines on a substitute for TensorRT (standin/) match the graphs, and failures are reported. Nothing runs on a GPU.
 #include <dlfcn.h>
 
 #include <iostream>
@@ -11,14 +10,14 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-constexpr int kRuns = 25;  // of each thread
+constexpr int kRuns = 25;  // per thread
 
-// Objects and memory of the stand-in that were not given back.
+// Unreleased objects and memory of the substitute.
 int live() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
-  check(library != nullptr, "the stand-in is not found");
+  check(library != nullptr, "the substitute is missing");
   const auto count = reinterpret_cast<int (*)()>(dlsym(library, "standin_live"));
-  check(count != nullptr, "libcuda.so.1 is not the stand-in");
+  check(count != nullptr, "libcuda.so.1 is not the substitute");
   return count();
 }
 
@@ -29,12 +28,12 @@ Options on(const std::string& backend, std::size_t batch_size = 32) {
   return options;
 }
 
-// A case of the golden folder with one of its engines in the place of the graph.
+// A golden case with one of its engines instead of the graph.
 Case with_engine(const fs::path& folder, const std::string& name) {
-  Case made(folder);
-  made.name += ", engine " + name;
-  made.bundle = folder / "engines" / name;
-  return made;
+  Case golden(folder);
+  golden.name += ", engine " + name;
+  golden.bundle = folder / "engines" / name;
+  return golden;
 }
 
 // Every batch size: padded, whole and split.
@@ -65,11 +64,11 @@ void share(const fs::path& folder) {
   std::cout << kThreads << " threads share an engine\n";
 }
 
-// `words` is what a bundle's engine says when it is opened or run; nothing is left behind.
+// Opening or running the engine fails with `words`, and releases everything.
 void refused(const fs::path& folder, const std::string& name, const std::string& words,
              const std::string& backend = "tensorrt", std::optional<std::string> precision = {}) {
   const Case golden = with_engine(folder / "bert", name);
-  std::string said;
+  std::string message;
   try {
     Options options = on(backend);
     options.precision = std::move(precision);
@@ -78,13 +77,13 @@ void refused(const fs::path& folder, const std::string& name, const std::string&
       try {
         predict(predictor, golden);
       } catch (const BackendError& error) {
-        said = error.what();
+        message = error.what();
       }
     }
   } catch (const Error& error) {
-    said = error.what();
+    message = error.what();
   }
-  check(said.find(words) != std::string::npos, golden.name, " says '", said, "'; expected ", words);
+  check(message.find(words) != std::string::npos, golden.name, " says '", message, "'; expected ", words);
   check(live() == 0, golden.name, ": ", live(), " objects were not given back");
 }
 
@@ -107,7 +106,7 @@ void refusals(const fs::path& folder) {
   refused(folder, "both", "compiled for compute capability 7.5 and this GPU has 8.9", "tensorrt-rtx");
 }
 
-// A text that is longer than every profile takes is the caller's to mend, and no path stands in the words.
+// Too long texts are the caller's error, without a path in the message.
 void too_long(const fs::path& folder) {
   const Predictor predictor(folder / "bert" / "engines" / "small", on("tensorrt"));
   check(predictor.longest() == 12, "the longest text has ", predictor.longest(), " tokens");
@@ -116,7 +115,7 @@ void too_long(const fs::path& folder) {
                      [&] { predictor.predict({{"input_ids", ids}, {"attention_mask", ones}}); });
 }
 
-// "auto" takes an engine that fits, and says why it skips one that does not.
+// "auto" selects a suitable engine, and reports why it skips others.
 void chain(const fs::path& folder) {
   const Predictor fits(folder / "bert" / "engines" / "fits", on("auto"));
   check(fits.backend() == "tensorrt" && fits.fallbacks().empty(), "auto took ", fits.backend());

@@ -1,4 +1,4 @@
-# Makes the golden folder, or links the one that HYDRANT_GOLDEN names. Failing to is no failure: the tests then skip.
+# Writes the golden folder, or links the one in HYDRANT_GOLDEN. Without it, the tests are skipped.
 file(REMOVE_RECURSE "${golden}")
 if(DEFINED ENV{HYDRANT_GOLDEN})
   file(CREATE_LINK "$ENV{HYDRANT_GOLDEN}" "${golden}" SYMBOLIC)

@@ -1,4 +1,4 @@
-// Every field of a prediction is what Python gives for the same bundle and inputs.
+// All fields of predictions match Python for the same bundle and inputs.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,33 +15,34 @@ namespace hydrant::tests {
 namespace {
 
 #ifdef HYDRANT_OTHER_PROCESSOR
-constexpr float kTolerance = 2e-5F;  // ONNX Runtime adds up in another order than where the golden fields were made
+constexpr float kTolerance = 2e-5F;  // ONNX Runtime sums in another order there
 #else
 constexpr float kTolerance = 1e-6F;
-constexpr float kPieceTolerance = 1e-5F;  // some of the rows: in other batches sums round otherwise
+constexpr float kPieceTolerance = 1e-5F;  // sums in smaller batches round differently
 #endif
 
-void compare_floats(const std::string& where, const std::vector<float>& found, const Tensor& expected,
+void compare_floats(const std::string& where, const std::vector<float>& values, const Tensor& expected,
                     float tolerance) {
-  const auto& values = std::get<std::vector<float>>(expected.data);
-  check(found.size() == values.size(), where, " has ", found.size(), " values; expected ", values.size());
+  const auto& expected_values = std::get<std::vector<float>>(expected.data);
+  check(values.size() == expected_values.size(), where, " has ", values.size(), " values; expected ",
+        expected_values.size());
   float worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    check(std::isnan(found[i]) == std::isnan(values[i]), where, " is blank at ", i, " in one language only");
-    if (!std::isnan(found[i])) worst = std::max(worst, std::abs(found[i] - values[i]));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    check(std::isnan(values[i]) == std::isnan(expected_values[i]), where, " is blank at ", i, " in one language only");
+    if (!std::isnan(values[i])) worst = std::max(worst, std::abs(values[i] - expected_values[i]));
   }
   check(worst <= tolerance, where, " differs by ", worst, "; at most ", tolerance);
 }
 
-void compare_bools(const std::string& where, const std::optional<std::vector<bool>>& found, const Tensors& expected,
+void compare_bools(const std::string& where, const std::optional<std::vector<bool>>& flags, const Tensors& expected,
                    const std::string& name) {
-  check(found.has_value() == (expected.count(name) > 0), where, name, " is there in one language only");
-  if (!found) return;
+  check(flags.has_value() == (expected.count(name) > 0), where, name, " exists in one language only");
+  if (!flags) return;
   const auto& values = std::get<std::vector<std::int64_t>>(expected.at(name).data);
-  check(std::equal(found->begin(), found->end(), values.begin(), values.end()), where, name, " differs");
+  check(std::equal(flags->begin(), flags->end(), values.begin(), values.end()), where, name, " differs");
 }
 
-// The same pictures become the same pixels, to the bit.
+// Preprocessed images match bit for bit.
 void compare_pixels(const Predictor& predictor, const Case& golden) {
   std::vector<Image> images;
   for (const fs::path& file : golden.pictures) images.push_back(read_image(file));
@@ -50,7 +51,7 @@ void compare_pixels(const Predictor& predictor, const Case& golden) {
                  golden.expected.at("pixel_values"), 0);
 }
 
-// Adds values to those of the texts before.
+// Appends values.
 template <typename Value>
 void extend(std::vector<Value>& all, const std::vector<Value>& some) {
   all.insert(all.end(), some.begin(), some.end());
@@ -60,17 +61,17 @@ const std::vector<std::int64_t>& integers(const Tensors& tensors, const std::str
   return std::get<std::vector<std::int64_t>>(tensors.at(name).data);
 }
 
-// The words and spans of ready tensors, as if their words were known.
+// Words and spans of ready tensors, with words and offsets from Python.
 void compare_words(const Predictor& predictor, Prediction prediction, const fs::path& file) {
   const Tensors golden = read_tensors(file);
-  refuse<InputError>("made of ready tensors, whose words are not known", [&] { predictor.words(prediction); });
+  refuse<InputError>("ready tensors", [&] { predictor.words(prediction); });
   prediction.words = integers(golden, "words");
   prediction.offsets = prediction.words;
-  refuse<InputError>("expected one and two for each", [&] { predictor.spans(prediction); });
+  refuse<InputError>("offsets for", [&] { predictor.spans(prediction); });
   prediction.offsets = integers(golden, "offsets");
   Prediction other = prediction;
   other.classes += 1;
-  refuse<InputError>("ask the predictor that made it", [&] { predictor.spans(other); });
+  refuse<InputError>("the predictor that made it", [&] { predictor.spans(other); });
   for (const auto& [aggregation, name] : {std::pair{Aggregation::first, "first"}, std::pair{Aggregation::mean, "mean"},
                                           std::pair{Aggregation::max, "max"}}) {
     const std::string where = std::string("words, ") + name + ": ", key = std::string(name) + ".";
@@ -83,20 +84,20 @@ void compare_words(const Predictor& predictor, Prediction prediction, const fs::
     std::vector<std::int64_t> index, start, end, spans;
     std::vector<float> scores;
     for (const Words& words : predictor.words(prediction, aggregation)) {
-      const Prediction& found = words.prediction;
+      const Prediction& one = words.prediction;
       extend(index, words.index);
       extend(start, words.start);
       extend(end, words.end);
-      extend(all.label, found.label);
+      extend(all.label, one.label);
       for (const auto field :
            {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
             &Prediction::expected_entropy, &Prediction::mutual_information, &Prediction::disagreement}) {
-        extend(all.*field, found.*field);
+        extend(all.*field, one.*field);
       }
       for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities})
-        extend((all.*field).value(), (found.*field).value());
+        extend((all.*field).value(), (one.*field).value());
       for (const auto field : {&Prediction::abstain, &Prediction::out_of_distribution})
-        extend((all.*field).value(), (found.*field).value());
+        extend((all.*field).value(), (one.*field).value());
     }
     check(index == integers(golden, key + "index"), where, "index differs");
     check(start == integers(golden, key + "start") && end == integers(golden, key + "end"), where, "places differ");
@@ -126,13 +127,13 @@ void compare_words(const Predictor& predictor, Prediction prediction, const fs::
 }
 
 std::vector<fs::path> cases(const fs::path& folder) {
-  std::vector<fs::path> found;
+  std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (fs::exists(entry.path() / "expected.npz")) found.push_back(entry.path());
+    if (fs::exists(entry.path() / "expected.npz")) paths.push_back(entry.path());
   }
-  std::sort(found.begin(), found.end());
-  check(found.size() >= 7, folder, " holds ", found.size(), " cases; expected 7 or more");
-  return found;
+  std::sort(paths.begin(), paths.end());
+  check(paths.size() >= 7, folder, " holds ", paths.size(), " cases; expected 7 or more");
+  return paths;
 }
 
 }  // namespace
@@ -164,7 +165,7 @@ bool same(const std::optional<std::vector<float>>& one, const std::optional<std:
   return one.has_value() == other.has_value() && (!one || same(*one, *other));
 }
 
-// Whether every number of two predictions is the same, to the bit.
+// Compares all numbers of two predictions bit for bit.
 bool same(const Prediction& one, const Prediction& other) {
   for (const auto field :
        {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
@@ -198,8 +199,7 @@ void compare_at_once(const Predictor& predictor, const std::vector<Case>& cases,
         std::minstd_rand order(static_cast<unsigned>(worker) + 1);
         for (int i = 0; i < predictions; ++i) {
           const std::size_t place = order() % cases.size();
-          check(same(predict(predictor, cases[place]), alone[place]), cases[place].name,
-                ": other bits than one thread got");
+          check(same(predict(predictor, cases[place]), alone[place]), cases[place].name, ": differs from one thread");
         }
       } catch (const std::exception& error) {
         const std::lock_guard<std::mutex> lock(guard);
@@ -213,10 +213,10 @@ void compare_at_once(const Predictor& predictor, const std::vector<Case>& cases,
 
 namespace {
 
-// Some rows of tensors that have as many rows as each other.
+// Some rows of tensors with equal numbers of rows.
 Tensors rows_of(const Tensors& tensors, std::int64_t first, std::int64_t rows) {
-  Tensors found = tensors;
-  for (auto& [name, tensor] : found) {
+  Tensors some = tensors;
+  for (auto& [name, tensor] : some) {
     std::visit(
         [&, &shape = tensor.shape](auto& values) {
           const auto width = static_cast<std::ptrdiff_t>(values.size()) / shape.at(0);
@@ -225,86 +225,87 @@ Tensors rows_of(const Tensors& tensors, std::int64_t first, std::int64_t rows) {
         },
         tensor.data);
   }
-  return found;
+  return some;
 }
 
 }  // namespace
 
 std::vector<Case> pieces(const Case& golden) {
-  std::vector<Case> found;
-  const std::int64_t all = golden.inputs.begin()->second.shape.at(0);
-  for (std::int64_t first = 0; first + 3 <= all; ++first) {
+  std::vector<Case> all;
+  const std::int64_t count = golden.inputs.begin()->second.shape.at(0);
+  for (std::int64_t first = 0; first + 3 <= count; ++first) {
     Case piece = golden;
     const std::int64_t rows = 1 + first % 3;
     piece.name += ", rows from " + std::to_string(first);
     piece.inputs = rows_of(golden.inputs, first, rows);
     piece.expected = rows_of(golden.expected, first, rows);
-    found.push_back(std::move(piece));
+    all.push_back(std::move(piece));
   }
-  return found;
+  return all;
 }
 
 Prediction predict(const Predictor& predictor, const Case& golden) {
   return golden.pictures.empty() ? predictor.predict(golden.inputs) : predictor.predict_images(golden.pictures);
 }
 
-void compare(const Prediction& found, const Case& golden, float tolerance) {
+void compare(const Prediction& prediction, const Case& golden, float tolerance) {
   const Tensors& expected = golden.expected;
   const std::string where = golden.name + ": ";
   const auto floats = [&](const char* name, const std::vector<float>& values) {
     compare_floats(where + name, values, expected.at(name), tolerance);
   };
   if (expected.count("score") > 0) {
-    floats("score", found.score);
-    floats("score_variance", found.score_variance);
-    check(found.label.empty() && found.probabilities.empty(), where, "a score has no classes");
+    floats("score", prediction.score);
+    floats("score_variance", prediction.score_variance);
+    check(prediction.label.empty() && prediction.probabilities.empty(), where, "a score has no classes");
   } else if (expected.count("label_entropy") > 0) {
-    floats("probabilities", found.probabilities);
-    floats("label_entropy", found.label_entropy);
-    floats("label_mutual_information", found.label_mutual_information);
-    floats("predictive_entropy", found.predictive_entropy);
-    floats("expected_entropy", found.expected_entropy);
-    floats("mutual_information", found.mutual_information);
-    check(found.label.empty() && found.confidence.empty(), where, "labels exclude none, so there is no one label");
+    floats("probabilities", prediction.probabilities);
+    floats("label_entropy", prediction.label_entropy);
+    floats("label_mutual_information", prediction.label_mutual_information);
+    floats("predictive_entropy", prediction.predictive_entropy);
+    floats("expected_entropy", prediction.expected_entropy);
+    floats("mutual_information", prediction.mutual_information);
+    check(prediction.label.empty() && prediction.confidence.empty(), where, "multi-label has no single label");
   } else {
-    floats("probabilities", found.probabilities);
-    floats("confidence", found.confidence);
-    floats("predictive_entropy", found.predictive_entropy);
-    floats("expected_entropy", found.expected_entropy);
-    floats("mutual_information", found.mutual_information);
-    floats("disagreement", found.disagreement);
-    check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
+    floats("probabilities", prediction.probabilities);
+    floats("confidence", prediction.confidence);
+    floats("predictive_entropy", prediction.predictive_entropy);
+    floats("expected_entropy", prediction.expected_entropy);
+    floats("mutual_information", prediction.mutual_information);
+    floats("disagreement", prediction.disagreement);
+    check(prediction.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
   }
   using Further = std::pair<const char*, const std::optional<std::vector<float>>*>;
   for (const auto& [name, values] :
-       {Further{"interval_low", &found.interval_low}, Further{"interval_high", &found.interval_high},
-        Further{"member_scores", &found.member_scores}}) {
+       {Further{"interval_low", &prediction.interval_low}, Further{"interval_high", &prediction.interval_high},
+        Further{"member_scores", &prediction.member_scores}}) {
     check(values->has_value() == (expected.count(name) > 0), where, name);
     if (*values) floats(name, **values);
   }
-  for (const auto& [name, scores] : {std::pair{"energy", &found.energy}, std::pair{"distance", &found.distance}}) {
+  for (const auto& [name, scores] :
+       {std::pair{"energy", &prediction.energy}, std::pair{"distance", &prediction.distance}}) {
     check(scores->has_value() == (expected.count(name) > 0), where, name);
     if (*scores) floats(name, **scores);
   }
-  check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
+  check(prediction.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
         "member_probabilities");
-  if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);
-  compare_bools(where, found.abstain, expected, "abstain");
-  compare_bools(where, found.prediction_set, expected, "prediction_set");
-  compare_bools(where, found.assigned, expected, "assigned");
-  compare_bools(where, found.out_of_distribution, expected, "out_of_distribution");
-  compare_bools(where, found.mask, expected, "mask");
+  if (prediction.member_probabilities) floats("member_probabilities", *prediction.member_probabilities);
+  compare_bools(where, prediction.abstain, expected, "abstain");
+  compare_bools(where, prediction.prediction_set, expected, "prediction_set");
+  compare_bools(where, prediction.assigned, expected, "assigned");
+  compare_bools(where, prediction.out_of_distribution, expected, "out_of_distribution");
+  compare_bools(where, prediction.mask, expected, "mask");
 }
 
 void golden(const fs::path& folder) {
   for (const fs::path& path : cases(folder)) {
     const Case each(path);
     const Predictor predictor(each.bundle, one_thread());
-    const Prediction found = predict(predictor, each);
-    compare(found, each);
+    const Prediction prediction = predict(predictor, each);
+    compare(prediction, each);
     if (!each.pictures.empty()) compare_pixels(predictor, each);
-    if (fs::exists(path / "words.npz")) compare_words(predictor, found, path / "words.npz");
-    std::cout << each.name << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
+    if (fs::exists(path / "words.npz")) compare_words(predictor, prediction, path / "words.npz");
+    std::cout << each.name << ": " << prediction.size() << " inputs on " << predictor.backend() << '\n';
   }
 }
 

@@ -1,4 +1,4 @@
-// Files that were damaged at random are refused with an error of ours, never with a crash or another exception.
+// Randomly damaged files fail with hydrant's errors, never with a crash or another exception.
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -28,15 +28,15 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   return bytes;
 }
 
-// Reads many damaged forms of a file; each gives a result or an Error.
+// Reads damaged copies of a file; each gives a result or an Error.
 template <typename Read>
 void torture(const fs::path& file, int rounds, const Read& reader) {
   const std::string whole = content(file);
   const fs::path copy = fs::temp_directory_path() /
                         ("hydrant-hostile-" + std::to_string(std::random_device()()) + file.extension().string());
   std::mt19937 random(0);  // NOLINT(bugprone-random-generator-seed): the same damage every time
-  int refused = 0;
-#ifdef HYDRANT_SANITIZED  // slow, and what it looks for shows in half of them
+  int rejected = 0;
+#ifdef HYDRANT_SANITIZED  // slow; half of them suffice
   rounds /= 2;
 #endif
   for (int round = 0; round < rounds; ++round) {
@@ -44,13 +44,13 @@ void torture(const fs::path& file, int rounds, const Read& reader) {
     try {
       reader(copy);
     } catch (const Error& error) {
-      check(std::string(error.what()).size() > 20, "a message says too little: ", error.what());
-      ++refused;
+      check(std::string(error.what()).size() > 20, "a message is too short: ", error.what());
+      ++rejected;
     }
   }
   fs::remove(copy);
-  check(refused > 0, file, ": nothing was refused");
-  std::cout << file.filename() << ": " << refused << " of " << rounds << " damaged copies refused\n";
+  check(rejected > 0, file, ": no copy failed");
+  std::cout << file.filename() << ": " << rejected << " of " << rounds << " damaged copies rejected\n";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Tensors and pictures whose shapes are impossible, uneven or ambiguous are refused, and the message says so.
+// Errors for impossible, uneven or ambiguous shapes of tensors and images.
 #include <iostream>
 
 #include "../src/architecture.h"
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-// Shapes with more values than 64 bits count, where the number would wrap to none at all, and the like.
+// Shapes whose number of values overflows 64 bits, and the like.
 void impossible_shapes(const fs::path& folder) {
   const Predictor texts(folder / "bert" / "bundle", one_thread()), pixels(folder / "vit" / "bundle", one_thread());
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
@@ -31,7 +31,7 @@ void impossible_shapes(const fs::path& folder) {
   refuse<InputError>("channels is 2", [&] { read_image(folder / "vit-images" / "images" / "first.png", 2); });
 }
 
-// What goes to the backend alone is not checked, but it must be a batch.
+// `run` checks only that inputs are a batch.
 void uneven_batches(const fs::path& folder) {
   const Predictor predictor(folder / "bert" / "bundle", one_thread());
   const Tensor one{{1, 2}, std::vector<std::int64_t>{1, 2}}, two{{2, 2}, std::vector<std::int64_t>{1, 2, 3, 4}};
@@ -42,17 +42,16 @@ void uneven_batches(const fs::path& folder) {
   refuse<InputError>("the inputs are x []", [&] { predictor.run({{"x", {{}, std::vector<float>(1)}}}); });
 }
 
-// A strip whose shortest edge alone bounds it would grow beyond all memory.
+// Long strips resized by their shortest edge would fill the memory.
 void long_strips(const fs::path& folder) {
   const Predictor predictor(folder / "clip" / "bundle", one_thread());
   constexpr int kLong = 2'000'000;
   const Image strip{kLong, 1, 3, std::vector<std::uint8_t>(std::size_t{3} * kLong)},
       square{12, 12, 3, std::vector<std::uint8_t>(432)};
-  refuse<InputError>("input 1 would be resized to [24000000, 12] pixels; crop it first",
-                     [&] { predictor.prepare({square, strip}); });
+  refuse<InputError>("input 1 would be resized to [24000000, 12]", [&] { predictor.prepare({square, strip}); });
 }
 
-// A prediction of nothing has the fields of any other.
+// A prediction without inputs has all fields.
 void no_inputs(const fs::path& folder) {
   const Predictor predictor(folder / "vit-images" / "bundle", one_thread());
   const Prediction none = predictor.predict_images(std::vector<fs::path>{}),
@@ -60,10 +59,10 @@ void no_inputs(const fs::path& folder) {
   check(none.size() == 0 && one.energy.has_value(), "the golden bundle gives no energy");
   for (const auto field :
        {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities, &Prediction::member_scores})
-    check((none.*field).has_value() == (one.*field).has_value(), "a field is there of some inputs only");
+    check((none.*field).has_value() == (one.*field).has_value(), "a field is missing without inputs");
 }
 
-// Means of words are rounded once: in float32 the parts of 2^-24 would be lost one by one.
+// Means of words are rounded once: float32 sums would lose the parts of 2^-24.
 void means_of_words() {
   const std::vector<float> parts{1, 0x1p-24F, 0x1p-24F};
   Prediction all;
@@ -76,12 +75,12 @@ void means_of_words() {
   for (const auto field : {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
                            &Prediction::expected_entropy, &Prediction::mutual_information, &Prediction::disagreement})
     all.*field = parts;
-  const std::vector<Words> found = words_of(all, Aggregation::mean, {});
-  check(found.size() == 1 && found[0].prediction.confidence == std::vector<float>{(1 + 0x1p-23F) / 3},
-        "the mean of a word is rounded on the way");
+  const std::vector<Words> words = words_of(all, Aggregation::mean, {});
+  check(words.size() == 1 && words[0].prediction.confidence == std::vector<float>{(1 + 0x1p-23F) / 3},
+        "the mean of a word is rounded too early");
 }
 
-// Which axis of an array of pictures is which.
+// Axes of arrays of images.
 void arrays(const fs::path& folder) {
   const auto array = [](const std::vector<std::int64_t>& shape) {
     return Tensor{shape, std::vector<std::uint8_t>(count_of(shape), 9)};
@@ -89,14 +88,15 @@ void arrays(const fs::path& folder) {
   const auto shape_of = [](const std::vector<Image>& images) {
     return std::vector<int>{static_cast<int>(images.size()), images[0].height, images[0].width, images[0].channels};
   };
-  for (const auto& [shape, found] : std::map<std::vector<std::int64_t>, std::vector<int>>{{{4, 5}, {1, 4, 5, 1}},
-                                                                                          {{4, 5, 3}, {1, 4, 5, 3}},
-                                                                                          {{3, 5, 3}, {1, 3, 5, 3}},
-                                                                                          {{1, 4, 5}, {1, 4, 5, 1}},
-                                                                                          {{2, 4, 5}, {2, 4, 5, 1}},
-                                                                                          {{2, 4, 5, 3}, {2, 4, 5, 3}}})
-    check(shape_of(as_images(array(shape))) == found, "an array of rank ", shape.size(), " is read otherwise");
-  check(as_images(array({0, 4, 5, 3})).empty(), "no pictures became some");
+  for (const auto& [shape, result] :
+       std::map<std::vector<std::int64_t>, std::vector<int>>{{{4, 5}, {1, 4, 5, 1}},
+                                                             {{4, 5, 3}, {1, 4, 5, 3}},
+                                                             {{3, 5, 3}, {1, 3, 5, 3}},
+                                                             {{1, 4, 5}, {1, 4, 5, 1}},
+                                                             {{2, 4, 5}, {2, 4, 5, 1}},
+                                                             {{2, 4, 5, 3}, {2, 4, 5, 3}}})
+    check(shape_of(as_images(array(shape))) == result, "an array of rank ", shape.size(), " is read otherwise");
+  check(as_images(array({0, 4, 5, 3})).empty(), "an empty array has images");
   refuse<InputError>("uint8 [3, 4, 5]: one image with its channels first, or 3 grey ones; expected [height, width, 3]",
                      [&] { as_images(array({3, 4, 5})); });
   for (const std::int64_t channels : {1, 4})
@@ -112,7 +112,7 @@ void arrays(const fs::path& folder) {
   check(predictor.predict_images(array({2, 4, 5, 3})).size() == 2, "two pictures give another number of predictions");
 }
 
-// An engine may take shorter texts than the model.
+// Engines may limit texts more than the model.
 void lengths(const fs::path& folder) {
   Architecture reads = Architecture::of(Bundle::open(folder / "bert" / "bundle"));
   const std::int64_t most = reads.max_sequence();
@@ -140,7 +140,7 @@ void inputs(const fs::path& folder) {
   means_of_words();
   arrays(folder);
   lengths(folder);
-  std::cout << "shapes are read as intended, or refused\n";
+  std::cout << "shapes are read as intended, or rejected\n";
 }
 
 }  // namespace hydrant::tests

@@ -1,4 +1,4 @@
-// hydrant-test NAME GOLDEN: runs one test. Exit status 77: what it needs is absent.
+// hydrant-test NAME GOLDEN: runs one test. Exit status 77: skipped, since something is missing.
 #include <exception>
 #include <iostream>
 #include <map>

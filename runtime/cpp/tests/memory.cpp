@@ -9,15 +9,15 @@
 
 namespace {
 
-std::atomic<std::ptrdiff_t> taken{0}, most{0};
+std::atomic<std::ptrdiff_t> current{0}, most{0};
 
 }  // namespace
 
-// All of the family that the standard library calls, so that no block is taken from one allocator and given to another.
+// All operators of the standard library, so that allocators are never mixed.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   void* block = std::malloc(std::max<std::size_t>(size, 1));
   if (block == nullptr) return nullptr;
-  const std::ptrdiff_t now = taken += static_cast<std::ptrdiff_t>(malloc_usable_size(block));
+  const std::ptrdiff_t now = current += static_cast<std::ptrdiff_t>(malloc_usable_size(block));
   std::ptrdiff_t before = most;
   while (now > before && !most.compare_exchange_weak(before, now)) {
   }
@@ -35,7 +35,7 @@ void* operator new[](std::size_t size) { return operator new(size); }
 void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
 
 void operator delete(void* block) noexcept {
-  taken -= static_cast<std::ptrdiff_t>(malloc_usable_size(block));
+  current -= static_cast<std::ptrdiff_t>(malloc_usable_size(block));
   std::free(block);
 }
 
@@ -52,7 +52,7 @@ void operator delete[](void* block, const std::nothrow_t&) noexcept { operator d
 namespace hydrant::tests {
 
 std::size_t most_bytes(const std::function<void()>& call) {
-  const std::ptrdiff_t start = taken;
+  const std::ptrdiff_t start = current;
   most = start;
   call();
   return static_cast<std::size_t>(most - start);

@@ -1,4 +1,4 @@
-// Counts the memory that this process takes with `new`.
+// Counts memory from `new`.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace hydrant::tests {
 
-// Most bytes that were taken at once, beside those before, while something ran.
+// Maximum additional bytes during a call.
 std::size_t most_bytes(const std::function<void()>& call);
 
 }  // namespace hydrant::tests

@@ -1,4 +1,4 @@
-// A plug-in is registered once, however many sessions and threads use it.
+// A plug-in is registered once for all sessions and threads.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ void once() {
   Plugins plugins;
   std::atomic<int> registered{0};
   const auto add = [&](const fs::path& library) { plugins.add("provider", library, [&] { ++registered; }); };
-  refuse<BackendError>("it cannot be loaded", [&] {  // the next one tries again
+  refuse<BackendError>("it cannot be loaded", [&] {  // then retried
     plugins.add("provider", "plugin.so", [] { throw BackendError("it cannot be loaded"); });
   });
   std::vector<std::thread> workers;
@@ -29,14 +29,14 @@ void once() {
   refuse<BackendError>("already runs provider from plugin.so; use that plug-in", [&] { add("another.so"); });
 }
 
-// ONNX Runtime is given whole paths; where the working folder was removed there are none.
+// ONNX Runtime needs absolute paths; a removed working folder has none.
 void whole_paths() {
   const fs::path before = fs::current_path(), gone = before / ("hydrant-gone-" + std::to_string(getpid()));
   check(absolute_path("plugin.so") == before / "plugin.so", "a relative path does not begin at the working folder");
   fs::create_directory(gone);
   fs::current_path(gone);
   fs::remove(gone);
-  refuse<BackendError>("the folder of 'plugin.so' cannot be told", [] { absolute_path("plugin.so"); });
+  refuse<BackendError>("the folder of 'plugin.so' is unknown", [] { absolute_path("plugin.so"); });
   fs::current_path(before);
 }
 
@@ -48,7 +48,7 @@ void plugins(const fs::path&) {
   std::cout << "a plug-in is registered once\n";
 }
 
-// Sessions side by side and one after another, with a plug-in that counts how often it is registered.
+// Concurrent and consecutive sessions, with a plug-in that counts its registrations.
 void plugin_sessions(const fs::path& folder) {
 #ifdef HYDRANT_STANDIN_PLUGIN
   const fs::path library = HYDRANT_STANDIN_PLUGIN;

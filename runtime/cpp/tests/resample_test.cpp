@@ -1,4 +1,4 @@
-// Resizing by hand-worked examples; the golden pictures hold it to Pillow.
+// Resizing of hand-computed examples; golden images compare it with Pillow.
 #include <cmath>
 
 #include "../src/image.h"
@@ -9,10 +9,10 @@ namespace {
 
 Image row_of(std::vector<std::uint8_t> values) { return {1, static_cast<int>(values.size()), 1, std::move(values)}; }
 
-void expect(const Image& found, const std::vector<std::uint8_t>& values, const char* what) {
-  check(found.pixels.size() == values.size(), what, " has ", found.pixels.size(), " values");
+void expect(const Image& image, const std::vector<std::uint8_t>& values, const char* what) {
+  check(image.pixels.size() == values.size(), what, " has ", image.pixels.size(), " values");
   for (std::size_t i = 0; i < values.size(); ++i) {
-    check(found.pixels[i] == values[i], what, ", value ", i, " is ", int{found.pixels[i]}, "; expected ",
+    check(image.pixels[i] == values[i], what, ", value ", i, " is ", int{image.pixels[i]}, "; expected ",
           int{values[i]});
   }
 }

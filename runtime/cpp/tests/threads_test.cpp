@@ -1,5 +1,5 @@
-// Eight threads that share a predictor get what one gets, to the bit; run under the sanitizers, nothing leaks and
-// nothing races. HYDRANT_PREDICTIONS says how many predictions of a few rows every thread makes.
+// Eight threads that share a predictor match one thread bit for bit, without leaks or races under the sanitizers.
+// HYDRANT_PREDICTIONS sets the predictions per thread.
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
@@ -13,13 +13,13 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-#ifdef HYDRANT_SANITIZED  // slow, and what it looks for shows in the first few
+#ifdef HYDRANT_SANITIZED  // slow; a few suffice
 constexpr int kPredictions = 7;
 #else
 constexpr int kPredictions = 200;
 #endif
 
-// Threads that all ask the same would not notice an answer that was another's; many rows take several batches.
+// Distinct cases detect mixed-up predictions; many rows take several batches.
 void share_texts(const Case& golden, int predictions) {
   const Predictor predictor(golden.bundle, one_thread());
   compare_at_once(predictor, pieces(golden), kThreads, predictions);
@@ -31,7 +31,7 @@ void share_pictures(const Case& golden) {
   compare_at_once(predictor, {golden}, kThreads, kPredictions);
 }
 
-// Predictors opened and closed by several threads at once share nothing that could break.
+// Opens and closes predictors on several threads at once.
 void open_at_once(const fs::path& folder) {
   std::atomic<int> right{0};
   std::vector<std::thread> workers;
@@ -45,8 +45,8 @@ void open_at_once(const fs::path& folder) {
 }  // namespace
 
 void threads(const fs::path& folder) {
-  const char* given = std::getenv("HYDRANT_PREDICTIONS");  // NOLINT(concurrency-mt-unsafe): no thread was started yet
-  const int predictions = given == nullptr ? kPredictions : std::stoi(given);
+  const char* variable = std::getenv("HYDRANT_PREDICTIONS");  // NOLINT(concurrency-mt-unsafe): no threads yet
+  const int predictions = variable == nullptr ? kPredictions : std::stoi(variable);
   share_texts(Case(folder / "bert"), predictions);
   share_pictures(Case(folder / "vit-images"));
   open_at_once(folder / "vit");

@@ -1,4 +1,4 @@
-// CUDA's driver and runtime, as far as hydrant calls them.
+// The functions of CUDA's driver and runtime that hydrant calls.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

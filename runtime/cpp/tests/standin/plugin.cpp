@@ -1,4 +1,4 @@
-// A stand-in for a plug-in of ONNX Runtime: an execution provider that takes no node, so that the CPU runs them all.
+// A substitute for a plug-in of ONNX Runtime: a provider without nodes, so that the CPU runs all.
 #include <onnxruntime_c_api.h>
 
 #include <atomic>
@@ -60,7 +60,7 @@ struct Factory : OrtEpFactory {
 
 extern "C" {
 
-// How often ONNX Runtime has registered this library.
+// Number of registrations by ONNX Runtime.
 int standin_registrations() { return registrations; }
 
 OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, const OrtLogger*, OrtEpFactory** factories,

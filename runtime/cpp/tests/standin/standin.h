@@ -1,8 +1,8 @@
-// A stand-in for TensorRT and for a GPU, under the names of their libraries: memory of the host, and ONNX Runtime. It
-// tests the logic on the host; nothing runs on a GPU.
+// A substitute for TensorRT and a GPU, under the names of their libraries: host memory and ONNX Runtime. It tests the
+// host logic; nothing runs on a GPU.
 //
-// An "engine" is the line "stand-in", a line of JSON, and the ONNX graph. The JSON holds `profiles`, and maybe a
-// `fault`: "run", "context", "profile", "address", "type" or "memory". A stream does nothing until it is waited for.
+// An "engine" is the line "stand-in", a line of JSON, and the ONNX graph. The JSON has `profiles` and optionally a
+// `fault`: "run", "context", "profile", "address", "type" or "memory". A stream runs its work when synchronized.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,17 +11,17 @@
 #include <functional>
 #include <vector>
 
-// What is on a stream and not done yet.
+// Pending work of a stream.
 struct CUstream_st {
   std::vector<std::function<void()>> work;
 };
 
 namespace standin {
 
-// Ends the test unless what every correct program ensures holds.
+// Aborts unless a condition of correct programs holds.
 void expect(bool holds, const char* what);
 
-extern std::atomic<int> live;   // objects and blocks of memory that were not given back
-extern std::atomic<bool> full;  // whether the GPU's memory is
+extern std::atomic<int> live;   // unreleased objects and memory
+extern std::atomic<bool> full;  // GPU memory is exhausted
 
 }  // namespace standin

@@ -1,4 +1,4 @@
-// TensorRT's runtime, engines and execution contexts, as far as hydrant calls them.
+// The functions of TensorRT's runtime, engines and execution contexts that hydrant calls.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kMagic = "stand-in\n";
 
-// Counts an object as long as it lives.
+// Counts live objects.
 struct Counted {
   Counted() { ++live; }
   ~Counted() { --live; }

@@ -1,4 +1,4 @@
-// What an interface of TensorRT 11.1 asks for and hydrant does not call: to call it ends the test.
+// Functions of TensorRT 11.1 that hydrant does not call; calling one aborts.
 #pragma once
 
 #include <NvInferRuntime.h>
