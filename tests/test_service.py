@@ -17,7 +17,7 @@ from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
 from hydrant.serving.rest import rest_app
 from hydrant.serving.serve_settings import ServeSettings
-from hydrant.serving.service import Service, found_bundles
+from hydrant.serving.service import Service, list_bundles
 from serve_support import Fake, Statuses, fake_models
 
 
@@ -74,14 +74,14 @@ def states(service: Service) -> dict[str, str]:
 
 
 def test_folders_are_found_by_name_and_version(models: Path, tmp_path: Path) -> None:
-    found = found_bundles(models)
+    found = list_bundles(models)
     assert {name: list(versions) for name, versions in found.items()} == {"cats": ["1", "2", "10"], "dogs": ["7"]}
-    assert found_bundles(models / "cats") == {name: {"1": models / "cats" / name} for name in ("1", "2", "10")}
-    assert found_bundles(models / "dogs/7") == {"7": {"1": models / "dogs/7"}}
+    assert list_bundles(models / "cats") == {name: {"1": models / "cats" / name} for name in ("1", "2", "10")}
+    assert list_bundles(models / "dogs/7") == {"7": {"1": models / "dogs/7"}}
     with pytest.raises(InputError, match="nothing"):
-        found_bundles(models / "cats/nothing")
+        list_bundles(models / "cats/nothing")
     with pytest.raises(InputError, match="nowhere"):
-        found_bundles(tmp_path / "nowhere")
+        list_bundles(tmp_path / "nowhere")
 
 
 def test_the_newest_answers_and_an_older_one_is_rolled_back_to(models: Path) -> None:
