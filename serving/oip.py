@@ -223,7 +223,7 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     counts = {tensor.data.shape[0] if tensor.data.ndim else 0 for tensor in tensors.values()}
     if 0 in counts or len(counts) > 1:
         shapes = listing(f"{cut(name)} {list(tensor.data.shape)}" for name, tensor in tensors.items())
-        raise ServeError(400, f"the inputs have shapes {shapes}; expected one batch size of 1 or more as their first axis")
+        raise ServeError(400, f"the inputs have shapes {shapes}; expected equal first axes (batch), 1 or more")
     raw = _raw_names(predictor)
     if "text" not in raw and set(tensors) == set(raw):
         return _column(tensors[raw[0]], _file)
