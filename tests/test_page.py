@@ -104,7 +104,7 @@ def test_files_name_no_other_server_and_parse_no_markup() -> None:
     assert len(links) == 5
     assert all(address == "./" or f"/{address}" in page.FILES for address in links)
     for script in (file.body.decode() for address, file in page.FILES.items() if address.endswith(".js")):
-        assert not re.search(r"[\"'`]/(?:v2|predict|explain|describe|stats|static)", script), "works behind a path prefix"
+        assert not re.search(r"[\"'`]/(?:v2|predict|explain|describe|stats|static)", script), "works behind a prefix"
         for other in re.findall(r'from "\./([\w.]+)"', script):
             assert f"/static/{other}" in page.FILES
     assert sum(len(file.body) for file in page.FILES.values()) < 80_000
