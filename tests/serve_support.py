@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import queue
@@ -16,12 +17,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import hydrant
 import numpy as np
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import Observer
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
+from PIL import Image
+
+
+def make_bundle(source: Path, folder: Path, modality: str = "text", members: int = 2, keep: int = 3) -> Path:
+    """Fuse members with random heads, and export the graph."""
+    plan = hydrant.plan_heads(source, members=members, keep=keep, method="random", data=None)
+    hydrant.save_bundle(hydrant.fuse(source, plan), folder, load_processor(source, modality))
+    hydrant.export_onnx(folder)
+    return folder
+
+
+def picture(height: int = 20, width: int = 16) -> bytes:
+    """A random image as a PNG file."""
+    data = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)).save(data, "PNG")
+    return data.getvalue()
 
 
 class Statuses(Observer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import subprocess
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant.models.checkpoint import load_processor
-from PIL import Image
-from serve_support import command
+from serve_support import command, make_bundle, picture
 
 HERE = Path(__file__).parent
 OUTPUTS = ["label", "label_index", "probabilities", "confidence", "predictive_entropy", "mutual_information", "energy"]
@@ -26,9 +23,7 @@ TOLERANCE = 1e-6
 def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, source, kind in (("texts", bert_checkpoint, "text"), ("images", vit_checkpoint, "image")):
-        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
-        hydrant.save_bundle(hydrant.fuse(source, plan), folder / name, load_processor(source, kind))
-        hydrant.export_onnx(folder / name)
+        make_bundle(source, folder / name, kind)
     return folder
 
 
@@ -52,13 +47,11 @@ def client_outputs(python: Path, client: str, ask: dict[str, Any]) -> dict[str, 
 
 
 def test_tritonclient_and_kserve_read_every_answer(client_python: Path, models: Path) -> None:
-    image = np.random.default_rng(0).integers(0, 255, (15, 20, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
+    image = picture()
     with command(models, "--grpc-port", "0") as (_, ready):
         ask = {
             "http": f"127.0.0.1:{ready['port']}", "grpc": f"127.0.0.1:{ready['grpc_port']}", "outputs": OUTPUTS,
-            "texts": TEXTS, "image": base64.b64encode(file.getvalue()).decode(), "text_model": "texts",
+            "texts": TEXTS, "image": base64.b64encode(image).decode(), "text_model": "texts",
             "image_model": "images",
         }  # fmt: skip
         outputs = client_outputs(client_python, "triton", ask) | client_outputs(client_python, "kserve", ask)

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import hydrant
 import pytest
 import yaml
 from hydrant.cli.command_options import call
 from hydrant.cli.main import parse
-from hydrant.models.checkpoint import load_processor
 from hydrant.serving.serve_settings import ServeSettings
-from serve_support import Running, running
+from serve_support import Running, make_bundle, running
 
 CHECKOUT = Path(__file__).parents[1]
 FOLDER = CHECKOUT / "examples" / "deploy"
@@ -28,11 +26,7 @@ TOKEN = "a-token-for-tests"
 def service(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with a token, as in the recipes."""
     folder = tmp_path_factory.mktemp("deployed") / "models"
-    plan = hydrant.plan_heads(bert_checkpoint, members=2, keep=3, method="random", data=None)
-    hydrant.save_bundle(
-        hydrant.fuse(bert_checkpoint, plan), folder / "a" / "1", load_processor(bert_checkpoint, "text")
-    )
-    hydrant.export_onnx(folder / "a" / "1")
+    make_bundle(bert_checkpoint, folder / "a" / "1")
     with running(folder, token=TOKEN) as service:
         yield service
 

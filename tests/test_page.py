@@ -18,11 +18,10 @@ import torch
 from browser import CHROMIUM, Browser
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.models.checkpoint import load_processor
 from hydrant.serving import page
 from hydrant.serving.page import SHOWN, explanations, facts_of
 from PIL import Image
-from serve_support import Running, command, running
+from serve_support import Running, command, make_bundle, picture, running
 from support import make_model, make_tokenizer
 from test_labels import make_labeller
 from token_support import make_tagger, make_word_tokenizer
@@ -34,15 +33,12 @@ TOKEN = "a-token-for-tests"
 SINGLE = ("images", "labels", "score", "tags")
 
 
-def fused(folder: Path, model: torch.nn.Module, tokenizer: Any, members: bool = True, modality: str = "text") -> Path:
+def fused(folder: Path, model: torch.nn.Module, tokenizer: Any) -> None:
     """A bundle of three members with a graph."""
     source = folder.parent.parent / f"{folder.parent.name}-{folder.name}"
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
-    plan = hydrant.plan_heads(source, members=3, keep=2, method="random", data=None)
-    hydrant.save_bundle(hydrant.fuse(source, plan), folder, load_processor(source, modality))
-    hydrant.export_onnx(folder, form=hydrant.GraphForm(member_outputs=members))
-    return folder
+    hydrant.export_onnx(make_bundle(source, folder, "text", 3, 2), form=hydrant.GraphForm(member_outputs=True))
 
 
 def limited(folder: Path, **limits: dict[str, Any]) -> None:
@@ -69,10 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
     fused(folder / "score" / "1", make_model("bert", num_labels=1), tokenizer)
     fused(folder / "labels" / "1", make_labeller(num_labels=3), tokenizer)
     fused(folder / "tags" / "1", make_tagger(), make_word_tokenizer(root / "words"))
-    plan = hydrant.plan_heads(vit_checkpoint, members=3, keep=2, method="random", data=None)
-    images = folder / "images" / "1"
-    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), images, load_processor(vit_checkpoint, "image"))
-    hydrant.export_onnx(images)
+    make_bundle(vit_checkpoint, folder / "images" / "1", "image", 3, 2)
     return folder
 
 
@@ -80,12 +73,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
 def service(models: Path) -> Iterator[Running]:
     with running(models) as service:
         yield service
-
-
-def picture() -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 16, 3), dtype=np.uint8)).save(data, "png")
-    return data.getvalue()
 
 
 # Files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 import struct
@@ -30,7 +29,7 @@ from hydrant.serving.oip import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from PIL import Image
+from serve_support import picture
 from support import random_plan
 
 LIMITS = settings(max_examples=60, deadline=None)
@@ -292,14 +291,13 @@ def test_pairs_and_columns_and_outputs_by_name_in_the_order_of_the_request(text_
 
 
 def test_images_as_files_and_in_base64(image_model: Any) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")
-    request = infer(image=[file.getvalue(), base64.b64encode(file.getvalue()), base64.encodebytes(file.getvalue())])
+    file = picture(9, 9)
+    request = infer(image=[file, base64.b64encode(file), base64.encodebytes(file)])
     inputs = inputs_of(request, image_model)
-    assert inputs == [file.getvalue()] * 3
+    assert inputs == [file] * 3
     prediction = image_model.predictor.predict(inputs)
     fits({tensor.name: tensor for tensor in outputs_of(prediction, request, image_model)}, model_metadata(image_model))
-    assert len(file.getvalue()) > 76, "base64 of several lines"
+    assert len(file) > 76, "base64 of several lines"
 
 
 UNFIT: list[tuple[InferRequest, str]] = [

@@ -29,13 +29,11 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant.cli.main import main
-from hydrant.models.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
-from PIL import Image
-from serve_support import Running, command, running
+from serve_support import Running, command, make_bundle, picture, running
 from support import WORDS, make_model, make_tokenizer, run_cli
 
 TOLERANCE = 1e-6
@@ -54,9 +52,7 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
     for place, source, kind in (
         ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
     ):  # fmt: skip
-        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
-        hydrant.save_bundle(hydrant.fuse(source, plan), folder / place, load_processor(source, kind))
-        hydrant.export_onnx(folder / place)
+        make_bundle(source, folder / place, kind)
     return folder
 
 
@@ -94,9 +90,8 @@ def test_predict_returns_the_rows_of_the_command(service: Running, models: Path,
         assert same(row, other)
         assert (row["index"], row["input"], row["abstain"]) == (other["index"], other["input"], other["abstain"])
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=TOLERANCE)
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 17, 3), dtype=np.uint8))
-    image.save(tmp_path / "cat.png")
-    data = (tmp_path / "cat.png").read_bytes()
+    data = picture()
+    (tmp_path / "cat.png").write_bytes(data)
     printed = json.loads(run_cli("predict", models / "images/1", tmp_path / "cat.png", "--json").stdout)
     (expected,) = printed["predictions"]
     client = service.client

@@ -286,7 +286,7 @@ def test_predictions_behind_a_path_prefix_and_details_of_failures_only_in_the_lo
             wrong = await asks.get("/v2/models/dogs/infer")
             assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
             failed = await asks.post("/predict", json={"inputs": ["hello"], "model": "dogs"})
-        assert (failed.status_code, "rows" in failed.json()["error"]) == (500, False)
-        assert "'Fake' object has no attribute 'rows'" in caplog.text
+        assert (failed.status_code, "Fake" in failed.json()["error"]) == (500, False)
+        assert "'Fake' object has no attribute" in caplog.text
 
     run(models, test)
