@@ -34,6 +34,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_support import command, running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
 
+Traffic = tuple[list[str], Prediction]
+
 
 @dataclass(eq=False)
 class Model:
@@ -52,13 +54,13 @@ def predictor(bundle: Path) -> Iterator[Predictor]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def traffic(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Prediction]:
+def traffic(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> Traffic:
     inputs = texts(400, 21, tmp_path_factory.mktemp("traffic"))
     return inputs, predictor.predict(inputs)
 
 
 @pytest.fixture(scope="module")
-def strange(traffic: tuple[list[str], Prediction]) -> list[str]:
+def strange(traffic: Traffic) -> list[str]:
     """The abstained inputs."""
     inputs, prediction = traffic
     return [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
@@ -91,7 +93,7 @@ def feed(stats: Stats, model: Model, inputs: list[str], prediction: Prediction, 
 
 
 @pytest.mark.parametrize("size", [1, 400])
-def test_metrics_equal_the_predictions(predictor: Predictor, traffic: tuple[list[str], Prediction], size: int) -> None:
+def test_metrics_equal_the_predictions(predictor: Predictor, traffic: Traffic, size: int) -> None:
     inputs, prediction = traffic
     stats, model = Stats(), Model(predictor)
     feed(stats, model, inputs, prediction, size)
@@ -126,7 +128,7 @@ def test_metrics_equal_the_predictions(predictor: Predictor, traffic: tuple[list
     assert sorted(seconds) == [1, -(-400 // size)]
 
 
-def test_many_labels_share_a_few_series(predictor: Predictor, traffic: tuple[list[str], Prediction]) -> None:
+def test_many_labels_share_a_few_series(predictor: Predictor, traffic: Traffic) -> None:
     stats, model = Stats(), Model(predictor)
     stats.predicted(model, *traffic)
     (counted,) = stats.models()
@@ -143,9 +145,7 @@ def test_many_labels_share_a_few_series(predictor: Predictor, traffic: tuple[lis
     assert body.endswith(b"# EOF\n")
 
 
-def test_a_snapshot_has_sliding_windows_and_is_json(
-    predictor: Predictor, traffic: tuple[list[str], Prediction]
-) -> None:
+def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, traffic: Traffic) -> None:
     clock = Clock()
     stats, model = Stats(clock=clock), Model(predictor)
     inputs, prediction = traffic
@@ -172,9 +172,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(
     assert snapshot["series"] == []
 
 
-def test_a_drift_is_logged_once(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_drift_is_logged_once(predictor: Predictor, traffic: Traffic, caplog: pytest.LogCaptureFixture) -> None:
     inputs, prediction = traffic
     stats, model = Stats(Watching(alpha=0.001)), Model(predictor)
     feed(stats, model, inputs, prediction, 20)
@@ -201,9 +199,7 @@ def test_a_drift_is_logged_once(
     assert stats.snapshot()["models"][0]["totals"]["inputs"] == 1
 
 
-def test_worker_counts_are_summed(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_counts_are_summed(predictor: Predictor, traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers that share traffic report the same counts as one worker, from either of them."""
     monkeypatch.setattr(worker_stats, "PERIOD", 60.0)
     inputs, prediction = traffic
@@ -265,7 +261,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def test_abstained_and_flagged_inputs_are_recorded(
     bundle: Path,  # noqa: F811
     predictor: Predictor,
-    traffic: tuple[list[str], Prediction],
+    traffic: Traffic,
     tmp_path: Path,
 ) -> None:
     inputs, prediction = traffic
@@ -289,9 +285,7 @@ def test_abstained_and_flagged_inputs_are_recorded(
         drift(bundle, path)
 
 
-def test_a_share_is_recorded_and_redacted(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
+def test_a_share_is_recorded_and_redacted(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
     inputs, prediction = traffic
     strange = np.flatnonzero(np.asarray(prediction.abstain))
     many = prediction.take(np.tile(strange, 40))
@@ -307,9 +301,7 @@ def test_a_share_is_recorded_and_redacted(
     assert all(set(row) == {"input", "why"} and isinstance(row["why"], list) for row in rows)
 
 
-def test_record_files_stay_within_their_size_limit(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
+def test_record_files_stay_within_their_size_limit(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
     inputs, prediction = traffic
     places = np.tile(np.flatnonzero(np.asarray(prediction.abstain)), 20)
     path, most = tmp_path / "record.jsonl", 1 << 16
@@ -327,9 +319,7 @@ def test_record_files_stay_within_their_size_limit(
     assert rows_of(older)
 
 
-def test_a_writer_that_hangs_blocks_no_request(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
+def test_a_writer_that_hangs_blocks_no_request(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
     inputs, prediction = traffic
     (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
     one, gate = prediction[place], threading.Event()
@@ -349,9 +339,7 @@ def test_a_writer_that_hangs_blocks_no_request(
     assert recorder.written == WAITING + 50 - recorder.dropped
 
 
-def test_a_failed_row_does_not_affect_others(
-    predictor: Predictor, traffic: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
+def test_a_failed_row_does_not_affect_others(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         assert row["input"] != "b"
         return row
@@ -368,7 +356,7 @@ def test_a_failed_row_does_not_affect_others(
 
 def test_a_full_disk_leaves_no_partial_line(
     predictor: Predictor,
-    traffic: tuple[list[str], Prediction],
+    traffic: Traffic,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -453,7 +441,7 @@ def test_requests_and_batches_have_spans_with_a_tracer_provider(
 
 def test_a_service_watches_its_predictions_and_alarms_once(
     bundle: Path,  # noqa: F811
-    traffic: tuple[list[str], Prediction],
+    traffic: Traffic,
     strange: list[str],
     tmp_path: Path,
 ) -> None:
