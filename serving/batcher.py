@@ -85,7 +85,7 @@ class Item:
 
 
 class Batcher:
-    """Runs the inputs of one model, in one thread beside the event loop."""
+    """Runs the inputs of one model, in a separate thread."""
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ def _tensor(message: Any, raw: bytes | None) -> Tensor:
     filled = [field.name for field, _ in message.contents.ListFields()]
     if raw is not None:
         if filled:
-            raise ServeError(400, f"{what} has {listing(filled)} beside raw_input_contents; expected one of them")
+            raise ServeError(400, f"{what} has {listing(filled)} and raw_input_contents; expected one of them")
         return Tensor(message.name, datatype, from_bytes(what, datatype, shape, raw))
     field = CONTENTS.get(datatype)
     if field is None:

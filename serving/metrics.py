@@ -150,4 +150,4 @@ FAMILIES: list[tuple[str, str, str, list[str], Callable[[ModelStats], Rows]]] = 
     ("Gauge", "hydrant_drift_psi", "Population stability index of the last whole window", ["score"], _last_psi),
     ("Gauge", "hydrant_drift_alarm", "1 from the first alarm on, else 0", ["kind", "name"], _alarms),
 ]
-"""Kind, name, help, labels beside ``model`` and ``version``, and the rows of one model."""
+"""Kind, name, help, labels besides ``model`` and ``version``, and the rows of one model."""

@@ -210,7 +210,7 @@ def test_invalid_inputs_have_an_error_in_their_row(service: Running, models: Pat
 
 @pytest.fixture(scope="module")
 def address(models: Path) -> Iterator[str]:
-    """``hydrant serve`` in a process of its own."""
+    """``hydrant serve`` in a separate process."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
     with command(models) as (_, ready):

@@ -222,8 +222,8 @@ def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path
     return {f"{folder}/{MANIFEST}": manifest, **{f"{folder}/{name}": bundle.file(name) for name in names}}
 
 
-def beside(source: Source) -> dict[str, bytes]:
-    """Files beside the configuration of the clients' model: labels, and requests for ``perf_analyzer``."""
+def model_assets(source: Source) -> dict[str, bytes]:
+    """Files next to the configuration of the clients' model: labels, and requests for ``perf_analyzer``."""
     files = {LABELS: label_lines(source.bundle.labels)}
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]

@@ -19,8 +19,8 @@ from .model_files import (
     Source,
     TritonSettings,
     batching,
-    beside,
     excerpt,
+    model_assets,
     ones_files,
     python_config,
     python_model,
@@ -96,7 +96,7 @@ def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     tokens = 0 if source.architecture.modality == "image" else TOKENS
     samples = raw_samples(source, settings) if source.raw else [tensor_sample(source.inputs, tokens, 1)]
     config = {**python_config(settings, settings.instances, parameters), "model_warmup": samples}
-    files = {**beside(source), **warm_files(source)}
+    files = {**model_assets(source), **warm_files(source)}
     return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
 
 
@@ -166,7 +166,7 @@ def _ensemble(source: Source, name: str, version: int, settings: TritonSettings,
         "ensemble_scheduling": {"step": [_step(model, version, source.raw) for model in steps]},
     }
     labels = source.bundle.labels
-    model = Model(name, "ensemble", config, source.requests, source.answers, {}, beside(source), labels)
+    model = Model(name, "ensemble", config, source.requests, source.answers, {}, model_assets(source), labels)
     return replace(model, version_files={CONFIG: model.config_text().encode()})
 
 
