@@ -473,7 +473,7 @@ FAULTS = [
     Fault("serving-4", "serving/datatypes.py", "test_protocol.py::test_malformed_requests_are_refused_plainly",
           "if values.size and values.max() > 1:",
           "if values.size and values.max() > 255:"),
-    Fault("serving-5", "serving/middleware.py", "test_service.py::test_figures_are_told_however_many_requests_are_here",
+    Fault("serving-5", "serving/middleware.py", "test_service.py::test_metrics_are_available_at_the_request_limit",
           "if self.requests >= self.max_requests:",
           "if self.requests > self.max_requests:"),
     Fault("serving-6", "runtime/offline/shard_parts.py",

@@ -1,7 +1,7 @@
 """Batching of requests: greedy batches, a bounded queue, deadlines.
 
-No input waits for others to come. While a batch runs, new inputs wait; then the oldest runs with those of similar
-length, if their padding costs less than a batch of their own. If an input makes a batch fail, its requests run alone.
+An input waits only while another batch runs. Then the oldest input runs with inputs of similar length, if their padding
+costs less than a separate batch. If an input makes a batch fail, the requests of the batch run separately.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from .http_refusals import ServeError
 from .predict_request import check_count
 
 Inputs = Sequence[Any] | Mapping[str, np.ndarray]
-"""Raw inputs, or ready tensors by name with the batch as their first axis."""
+"""Raw inputs, or tensors [B, …] by name."""
 
 RUN, RUN_ON_GPU = 128, 4096
-"""Characters of padding that cost as much as a batch: on a CPU 60 (BERT-base) to 170 (MiniLM), on a GPU estimated."""
+"""Characters of padding that cost as much as a batch: on CPUs 60 (BERT-base) to 170 (MiniLM); on GPUs an estimate."""
 
 TOGETHER = 2**18
-"""Characters of the texts of a batch, unless one is longer by itself."""
+"""Most characters in a batch of several texts."""
 
 MAX_CHARACTERS = 2**20
-"""Characters of one text, pair or list of words: tokenizing takes a hundred bytes a character and more."""
+"""Most characters in one text, pair or list of words: tokenizing takes 100 bytes per character or more."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """One request: how many of its inputs are not done, and predictions with their places."""
+    """One request: the number of its pending inputs, and predictions with their places."""
 
     on_error: str
     left: int = 0
-    answer: asyncio.Future[Prediction] | None = None  # none once nobody waits: an error in it would make a cycle
+    answer: asyncio.Future[Prediction] | None = None  # None once abandoned: an error in it would make a cycle
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
     def take(self, items: Sequence[Item], outcome: Prediction | BaseException) -> None:
@@ -58,7 +58,7 @@ class _Job:
         try:
             if not self.left:
                 self.answer.set_result(self._joined())
-        except Exception as error:  # the batcher must go on
+        except Exception as error:  # the batcher must continue
             self.answer.set_exception(error)
 
     def give_up(self, seconds: float) -> None:
@@ -75,17 +75,17 @@ class _Job:
 
 @dataclass(eq=False, frozen=True)
 class Item:
-    """One input that waits, raw or as tensors with a batch axis of 1, and its place in its request."""
+    """One waiting input, raw or as tensors [1, …], and its place in its request."""
 
     job: _Job
     place: int
-    given: Any
-    kind: tuple[Any, ...]  # only those of one kind run together: raw ones, or tensors of one form
+    value: Any
+    kind: tuple[Any, ...]  # only one kind runs together: raw inputs, or tensors of one form
     length: int
 
 
 class Batcher:
-    """Runs the inputs of one model, in one thread beside the event loop."""
+    """Runs the inputs of one model, in a separate thread."""
 
     def __init__(
         self,
@@ -101,25 +101,25 @@ class Batcher:
         self._run_costs, self._ran, self._waits = run, ran, waits
         self._waiting: list[Item] = []
         self._closing, self._wake = False, asyncio.Event()
-        self._seconds = 0.0  # a run takes, lately
+        self._seconds = 0.0  # moving average of a run
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hydrant-batches")
-        # in its own context: that of the request that loaded the model is not that of its batches
+        # a separate context, or batches would belong to the trace of the request that loaded the model
         self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     @property
     def depth(self) -> int:
-        """Number of inputs that wait."""
+        """Number of waiting inputs."""
         return len(self._waiting)
 
     async def submit(self, inputs: Inputs, timeout: float, on_error: str = "raise") -> Prediction:
         """Predict the inputs of one request; if cancelled, they leave the queue."""
         loop, job, count = asyncio.get_running_loop(), _Job(on_error), _count(inputs)
-        check_count(count, self._limit)  # before an item is made of each
+        check_count(count, self._limit)  # before creating items
         if self._closing:
-            raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
+            raise ServeError(503, "this version of the model is being unloaded; retry", retry_after=1)
         if self.depth + count > self._limit:
             after = max(1, math.ceil(self.depth / self._batch_size * self._seconds))
-            message = f"{self.depth} inputs wait already, of at most {self._limit}; retry later"
+            message = f"the queue has {self.depth} of at most {self._limit} inputs; retry later"
             raise ServeError(503, message, retry_after=after)
         items = _items(job, inputs)
         if not items:
@@ -139,7 +139,7 @@ class Batcher:
                 self._waits(self.depth)
 
     async def close(self) -> None:
-        """Answer what waits, and end; a second call waits as well."""
+        """Answer the waiting inputs, and end; a second call also waits."""
         self._closing = True
         self._wake.set()
         await asyncio.shield(self._task)
@@ -160,14 +160,14 @@ class Batcher:
                 started = perf_counter()
                 try:
                     outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
-                except Exception as error:  # the next batch must run, whatever became of this one
+                except Exception as error:  # the next batch must run in any case
                     outcomes = [(item.job, [item], error) for item in batch]
                 seconds = perf_counter() - started
                 self._seconds = seconds if self._seconds == 0 else 0.8 * self._seconds + 0.2 * seconds
                 self._ran(len(batch), seconds)
                 for job, items, outcome in outcomes:
                     job.take(items, outcome)
-                outcomes.clear()  # an error holds the frames of the thread, and they hold this list
+                outcomes.clear()  # breaks a cycle: errors refer to frames, and these to this list
         finally:
             self._pool.shutdown(wait=False)
 
@@ -176,12 +176,12 @@ class Batcher:
         shares: dict[_Job, list[int]] = {}
         for row, item in enumerate(batch):
             shares.setdefault(item.job, []).append(row)
-        inputs: Any = [item.given for item in batch]
+        inputs: Any = [item.value for item in batch]
         if batch[0].kind:
-            inputs = {name: np.concatenate([given[name] for given in inputs]) for name in inputs[0]}
+            inputs = {name: np.concatenate([tensors[name] for tensors in inputs]) for name in inputs[0]}
         try:
             whole = self._predict(inputs, "row")
-        except Exception as error:  # it reaches the requests that it belongs to
+        except Exception as error:  # reported to its own request only
             if len(shares) == 1:
                 return [(batch[0].job, list(batch), error)]
             return [each for rows in shares.values() for each in self._answers([batch[row] for row in rows])]
@@ -194,16 +194,16 @@ class Batcher:
         return outcomes
 
     def _with_errors(self, job: _Job, items: Sequence[Item], part: Prediction) -> Prediction | BaseException:
-        """The rows of one request, or the error of its first invalid input, unless it asked for errors in rows."""
+        """The rows of one request, with errors if ``on_error="row"``; else the error of its first invalid input."""
         reasons = (error and self._why(item, error) for item, error in zip(items, part.error, strict=True))  # type: ignore[arg-type]
         if job.on_error == "row":
             return replace(part, error=np.array([each and str(each) for each in reasons], object))
         return next(filter(None, reasons), replace(part, error=None))
 
     def _why(self, item: Item, error: str) -> BaseException:
-        """The error of an input alone, which names its place in the request."""
+        """The error of an input, with its place in the request."""
         try:
-            self._predictor.predict([item.given], first=item.place)
+            self._predictor.predict([item.value], first=item.place)
         except HydrantError as alone:
             return alone
         return ServeError(400, error)
@@ -213,7 +213,7 @@ class Batcher:
 
 
 def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Item]:
-    """The oldest input, and those of similar length that run with it at the least cost, up to :data:`TOGETHER`."""
+    """The oldest input, and inputs of similar length that are cheapest to run with it, up to :data:`TOGETHER`."""
     oldest = waiting[0]
     if len(waiting) == 1:
         return [oldest]
@@ -229,17 +229,17 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
 
 def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
     """The shortest and longest of each batch in the cheapest partition of sorted lengths; a batch costs ``run``."""
-    # of the first n inputs: the cost, and where their last batch begins
+    # for the first n inputs: the cost, and the start of their last batch
     least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         costs = least[:end] + np.arange(end, 0, -1) * float(longest)
         begins.append(int(costs.argmin()))
         least[end] = costs[begins[-1]] + run
-    found, end = [], len(lengths)
+    ranges, end = [], len(lengths)
     while end:
-        found.append((lengths[begins[end]], lengths[end - 1]))
+        ranges.append((lengths[begins[end]], lengths[end - 1]))
         end = begins[end]
-    return found
+    return ranges
 
 
 def _items(job: _Job, inputs: Inputs) -> list[Item]:
@@ -247,10 +247,10 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
         kind = tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in inputs.items()))
         rows = range(_count(inputs))
         return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
-    items = [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
+    items = [Item(job, place, value, (), _length(value)) for place, value in enumerate(inputs)]
     for item in items:
         if item.length > MAX_CHARACTERS:
-            raise ServeError(413, f"input {item.place} has {item.length} characters; send {MAX_CHARACTERS} at most")
+            raise ServeError(413, f"input {item.place} has {item.length} characters; expected at most {MAX_CHARACTERS}")
     return items
 
 
@@ -258,8 +258,8 @@ def _count(inputs: Inputs) -> int:
     return len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
 
 
-def _length(given: Any) -> int:
-    """Characters of a text, a pair or a list of words, each of which counts as one at least; 1 for a file."""
-    if isinstance(given, str):
-        return max(1, len(given))
-    return sum(map(_length, given)) if isinstance(given, list | tuple) else 1
+def _length(value: Any) -> int:
+    """Characters of a text, pair or list of words, at least 1 for each text; 1 for a file."""
+    if isinstance(value, str):
+        return max(1, len(value))
+    return sum(map(_length, value)) if isinstance(value, list | tuple) else 1

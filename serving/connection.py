@@ -1,10 +1,10 @@
-"""Connections of HTTP/1.1, by uvicorn and httptools, with limits that these lack.
+"""HTTP/1.1 connections by uvicorn and httptools, with limits that these lack.
 
-Headers must be small and arrive in time, as must the rest of a body that was refused early; answers must be read; and
-pipelined requests are few. Malformed requests get a JSON error, never in the place of another request's answer.
+Headers must be small and arrive in time, and so must the rest of a body that was rejected early. Clients must read
+their answers, and pipeline few requests. A malformed request gets a JSON error, never before pending answers.
 
-Requests that ask for another protocol (web sockets, HTTP/2) are read as plain ones, which HTTP allows: httptools ends
-such a request at its headers, so that its body would be parsed as a request of its own (uvicorn #2722).
+Upgrade requests (web sockets, HTTP/2) are read as plain requests, which HTTP allows. httptools would end such a request
+at its headers, and parse its body as another request (uvicorn #2722).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from .http_refusals import error_body
 
 MAX_HEAD = 65_536
-"""Bytes of the first line and the headers of a request; and of trailers behind a chunked body."""
+"""Bytes of the first line and headers of a request, and of the trailers of a chunked body."""
 
 MAX_PIPELINED = 100  # unanswered requests of one connection
-ASKING = (b"upgrade", b"http2-settings")  # headers, and words of ``Connection``, that ask for another protocol
+UPGRADE = (b"upgrade", b"http2-settings")  # headers, and words of ``Connection``, that request another protocol
 
 
 class _PlainParser:
-    """Reads requests for another protocol again; callbacks while ``should_upgrade()`` are to be ignored."""
+    """Reads upgrade requests again as plain ones; ignore callbacks while ``should_upgrade()``."""
 
     def __init__(self, parser: Any, protocol: Any) -> None:
         self._parser, self._protocol = parser, protocol
@@ -43,7 +43,7 @@ class _PlainParser:
                 data = data[upgrade.args[0] :]
             method = self._parser.get_method()
             if method == b"CONNECT":
-                self._protocol.refuse(501, "CONNECT asks for a tunnel, and this is not a proxy; ask the service itself")
+                self._protocol.refuse(501, "CONNECT is not supported: this is not a proxy; send the request itself")
                 return
             head = plain_head(method, self._protocol.url, self._parser.get_http_version(), self._protocol.headers)
             self._parser = type(self._parser)(self._protocol)
@@ -52,7 +52,7 @@ class _PlainParser:
 
 
 def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    r"""First line and headers of a request, without those that ask for another protocol.
+    r"""First line and headers of a request, without upgrade headers.
 
     >>> plain_head(b"POST", b"/x", "1.1", [(b"connection", b"Upgrade, close"), (b"upgrade", b"h2c"), (b"a", b"b")])
     b'POST /x HTTP/1.1\r\nconnection: close\r\na: b\r\n\r\n'
@@ -61,14 +61,14 @@ def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[
     for name, value in headers:
         words = [value]
         if name == b"connection":
-            words = [word for word in map(bytes.strip, value.split(b",")) if word.lower() not in ASKING]
-        if words and name not in ASKING:
+            words = [word for word in map(bytes.strip, value.split(b",")) if word.lower() not in UPGRADE]
+        if words and name not in UPGRADE:
             lines.append(name + b": " + b", ".join(words))
     return b"\r\n".join([*lines, b"", b""])
 
 
 class _Limits:
-    """A mixin: within ``seconds`` headers must arrive, and the client must read half of what waits for it."""
+    """Mixin: within ``seconds``, headers must arrive and the client must read half of its pending answers."""
 
     seconds: float
     loop: Any
@@ -79,8 +79,8 @@ class _Limits:
     timeout_keep_alive_task: Any = None
     _timer: Any = None
     _reader: Any = None
-    _left = 0  # bytes that the client had not read at the last look
-    _dry = 0  # bytes since the last one of a body
+    _left = 0  # unread bytes at the last check
+    _dry = 0  # bytes received since the last byte of a body
     _amid = False  # between the headers and the end of a body
     _begun: deque[Any]
 
@@ -91,7 +91,7 @@ class _Limits:
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # uvicorn notifies only the last one of pipelined requests
+        # uvicorn notifies only the last pipelined request
         self._stop_timer()
         self._stop_reader()
         for cycle in self._begun:
@@ -106,7 +106,7 @@ class _Limits:
             self.refuse(431, f"the headers have more than {MAX_HEAD} bytes; send fewer")
         idle = self.cycle is not None and self.cycle.response_complete and self._timer is None
         if idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            # uvicorn stops this timer at any data, and starts it again after answers only
+            # uvicorn stops this timer at any data, and restarts it only after answers
             later = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
             self.timeout_keep_alive_task = later
 
@@ -117,12 +117,12 @@ class _Limits:
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # it is read again
+            return  # the plain parser reads it again
         self._stop_timer()
         while self._begun and self._begun[0].response_complete:  # answers are in order
             self._begun.popleft()
         if len(self._begun) >= MAX_PIPELINED:
-            raise RuntimeError("too many requests at a time")  # the parser makes an error of it
+            raise RuntimeError("too many requests at a time")  # the parser reports it as malformed
         super().on_headers_complete()  # type: ignore[misc]
         self._begun.append(self.cycle)
         self._amid = True
@@ -139,7 +139,7 @@ class _Limits:
         super().on_message_complete()  # type: ignore[misc]
 
     def on_response_complete(self) -> None:
-        # if it was refused by its headers, its body may still be on its way
+        # if the headers were rejected, the body may still arrive
         super().on_response_complete()  # type: ignore[misc]
         if self.transport.is_closing():
             self._end()
@@ -155,10 +155,10 @@ class _Limits:
         super().resume_writing()  # type: ignore[misc]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        self.refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
+        self.refuse(400, "the request is not valid HTTP/1.1; check its first line, headers and port")
 
     def shutdown(self) -> None:
-        # closes idle connections, in TLS too, where a client that does not read never agrees
+        # closes idle connections; a TLS client that does not read never confirms
         super().shutdown()  # type: ignore[misc]
         if self.transport.is_closing():
             self._end()
@@ -169,7 +169,7 @@ class _Limits:
             self._end()
 
     def _end(self) -> None:
-        """Abort the connection if the client does not close it, or read its answers, soon."""
+        """Abort the connection unless the client soon closes it or reads its answers."""
         self._stop_timer()
         waits = self.transport.get_write_buffer_size()
         self._timer = self.loop.call_later(self.seconds if waits else 1.0, self.transport.abort)
@@ -187,28 +187,28 @@ class _Limits:
     def _watch_reader(self) -> None:
         self._stop_reader()
         self._left = self.transport.get_write_buffer_size()
-        self._reader = self.loop.call_later(self.seconds, self._look_at_reader)
+        self._reader = self.loop.call_later(self.seconds, self._check_reader)
 
     def _stop_reader(self) -> None:
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
 
-    def _look_at_reader(self) -> None:
-        """Abort the connection of a client that has read less than half of what waited for it."""
+    def _check_reader(self) -> None:
+        """Abort the connection if the client has read less than half of its pending bytes."""
         if 2 * self.transport.get_write_buffer_size() > self._left:
             self.transport.abort()
         else:
             self._watch_reader()
 
     def refuse(self, status: int, message: str) -> None:
-        """Send an error and close the connection, once the requests before are answered."""
+        """Send an error and close the connection, after the answers to earlier requests."""
         self._stop_timer()
         if self.transport.is_closing():
             return
         own = self.cycle if self._amid else None
         before = [cycle for cycle in self._begun if not cycle.response_complete and cycle is not own]
-        if before:  # the error would look like the answer of one of these
+        if before:  # the error would be taken for their answer
             before[-1].keep_alive = False
             return
         if own is None or not own.response_started:
@@ -222,7 +222,7 @@ class _Limits:
 
 
 def limited_protocol(seconds: float) -> type[Any]:
-    """The class of connections for uvicorn, with limits."""
+    """The protocol class for uvicorn, with limits."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     return type("LimitedProtocol", (_Limits, HttpToolsProtocol), {"seconds": seconds})

@@ -1,6 +1,6 @@
-"""The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, and ↔ the values of JSON.
+"""The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, tensors ↔ JSON values.
 
-Shapes are compared with the data before anything is allocated.
+Shapes are checked against the data before any allocation.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _ARRAYS: dict[str, type] = {
     "FP64": np.float64,
     "BYTES": np.object_,
 }
-"""Datatype → of NumPy; BFloat16 is held as float32, whose upper half it is."""
+"""Datatype → NumPy type; BFloat16 is stored as float32."""
 
 DATATYPES = tuple(_ARRAYS)
 
 _JSON_TYPES: dict[str, Any] = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
 
 MAX_AXES, MAX_ELEMENTS, MAX_OBJECTS = 8, 2**31, 2**20
-"""Axes and elements of one tensor, axes of length 0 left out; elements of one of BYTES, each of which is read alone."""
+"""Most axes and elements of a tensor (axes of length 0 count as 1), and elements of a BYTES tensor."""
 
 _LENGTH = struct.Struct("<I")  # before every element of BYTES in binary form
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array, of the dtype that :func:`dtype_of` gives; BYTES is an object array of ``bytes``."""
+    """A named array of the dtype :func:`dtype_of`; BYTES is an object array of ``bytes``."""
 
     name: str
     datatype: str
@@ -52,7 +52,7 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
 
 
 def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a tensor, if it and the datatype are possible."""
+    """The shape of a tensor; raises 400 for an invalid datatype or shape."""
     if datatype not in _ARRAYS:
         raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
     if any(size < 0 for size in shape):
@@ -65,7 +65,7 @@ def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, .
 
 
 def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
-    """The array of a tensor in binary form: row-major, little-endian; each element of BYTES behind its length."""
+    """The array of a tensor in binary form: row-major, little-endian; BYTES elements follow their length."""
     count = math.prod(shape)
     if datatype == "BYTES":
         return object_array(_elements(what, count, raw), shape)
@@ -84,7 +84,7 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """The data of a tensor in binary form, which :func:`from_bytes` reads."""
+    """The data of a tensor in binary form; the inverse of :func:`from_bytes`."""
     if tensor.datatype == "BYTES":
         return b"".join(part for item in tensor.data.ravel() for part in (_LENGTH.pack(len(item)), item))
     if tensor.datatype == "BF16":
@@ -94,7 +94,7 @@ def to_bytes(tensor: Tensor) -> bytes:
 
 
 def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
-    """The array of a tensor in JSON: a flat list in row-major order, or one nested as the shape is."""
+    """The array of a tensor in JSON: a flat list in row-major order, or lists nested like the shape."""
     if any(isinstance(value, list) for value in values):
         nested = np.array(values, np.object_)
         if nested.shape != shape and (nested.size or 0 not in shape):
@@ -110,22 +110,22 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
         with np.errstate(over="ignore"):
             array = np.array(values, dtype)
     except OverflowError:
-        raise ServeError(400, f"{what} holds a number that is out of range for {datatype}") from None
+        raise ServeError(400, f"{what} has a number out of range for {datatype}") from None
     if datatype == "BF16":
         array = (_upper_halves(array).astype(np.uint32) << 16).view(np.float32)
     if dtype.kind == "f" and not np.isfinite(array).all():
-        raise ServeError(400, f"{what} holds a number that is too large for {datatype}; expected finite ones")
+        raise ServeError(400, f"{what} has a number too large for {datatype}; expected finite numbers")
     return array.reshape(shape)
 
 
 def check_values(what: str, shape: tuple[int, ...], values: Sequence[Any]) -> None:
-    """Refuse more or fewer values than a shape has."""
+    """Refuse a number of values that does not fit the shape."""
     if len(values) != math.prod(shape):
         raise ServeError(400, f"{what} has {len(values)} values; expected {math.prod(shape)} for {list(shape)}")
 
 
 def to_values(tensor: Tensor) -> list[Any]:
-    """The data of a tensor as JSON holds them, flat, to the last bit; NaN and infinity as ``None``."""
+    """The data of a tensor as a flat list for JSON, exactly; NaN and infinity become ``None``."""
     flat = tensor.data.ravel()
     if tensor.datatype == "BYTES":
         return [item.decode(errors="replace") for item in flat]
@@ -156,12 +156,12 @@ def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
             raise ServeError(400, f"{what} has {len(view)} bytes and ends within element {index} of {count}")
         items.append(bytes(view[start:end]))
     if end != len(view):
-        raise ServeError(400, f"{what} has {len(view) - end} bytes behind its {count} elements; expected none")
+        raise ServeError(400, f"{what} has {len(view) - end} bytes after its {count} elements; expected none")
     return items
 
 
 def _upper_halves(array: np.ndarray) -> np.ndarray:
-    """The bits of the nearest BFloat16 of each float32, as ``<u2``; the even one of two that are as near."""
+    """The bits of the nearest BFloat16 of each float32, ties to even, as ``<u2``."""
     single = np.ascontiguousarray(array, np.float32)
     bits = single.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -1,8 +1,8 @@
 """gRPC: ``inference.GRPCInferenceService`` of the Open Inference Protocol v2, and the health service for probes.
 
-Message classes are made from a table instead of generated code: the fields of KServe's ``grpc_predict_v2.proto`` and of
-Triton's ``grpc_service.proto`` that are served here. Their descriptors have a pool of their own, so that generated code
-of tritonclient or KServe can live in the same process.
+Message classes come from a table instead of generated code: the supported fields of KServe's ``grpc_predict_v2.proto``
+and of Triton's ``grpc_service.proto``. A separate descriptor pool avoids conflicts with generated code of tritonclient
+or KServe in the same process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CODES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""HTTP status → code of gRPC; every other is ``INVALID_ARGUMENT``."""
+"""HTTP status → gRPC code; all others are ``INVALID_ARGUMENT``."""
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -99,8 +99,8 @@ RepositoryModelUnloadResponse: string model_name = 1; bool isUnloaded = 2
 HealthCheckRequest: string service = 1
 HealthCheckResponse: int32 status = 1
 """
-"""Message: fields. ``one`` marks those of a oneof, ``map`` a map from text. KServe has a model's name where Triton has
-the repository's."""
+"""Message: fields. ``one`` marks a field of a oneof, ``map`` a map from text. KServe's field 1 of (un)load requests is
+the model's name, Triton's is the repository's."""
 
 CONTENTS = {
     "BOOL": "bool_contents",
@@ -112,7 +112,7 @@ CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""Datatype → the field of ``InferTensorContents`` with its values; the others have raw contents only."""
+"""Datatype → field of ``InferTensorContents``; other datatypes need raw contents."""
 
 
 def message_classes() -> dict[str, Any]:
@@ -155,9 +155,9 @@ def read_message(message: Any) -> InferRequest:
     """The request in a ``ModelInferRequest``."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
-        asked = len(message.inputs)
-        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {asked} inputs; expected one each")
-    inputs = [_tensor(given, raw[place] if raw else None) for place, given in enumerate(message.inputs)]
+        count = len(message.inputs)
+        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {count} inputs; expected one each")
+    inputs = [_tensor(tensor, raw[place] if raw else None) for place, tensor in enumerate(message.inputs)]
     outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
     return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
 
@@ -171,40 +171,40 @@ def fill_message(message: Any, served: Served, request: InferRequest, tensors: S
     return message
 
 
-def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters by name, without those that have no value."""
-    return {name: value for name, message in given.items() for _, value in message.ListFields()}
+def parameters_of(messages: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by name, without unset ones."""
+    return {name: value for name, message in messages.items() for _, value in message.ListFields()}
 
 
-def _tensor(given: Any, raw: bytes | None) -> Tensor:
-    """One input, of raw contents or of its own."""
-    what, datatype = f"input {cut(given.name)}", given.datatype
-    check_parameters(what, parameters_of(given.parameters))
-    shape = checked_head(what, datatype, given.shape)
-    filled = [field.name for field, _ in given.contents.ListFields()]
+def _tensor(message: Any, raw: bytes | None) -> Tensor:
+    """One input, from raw or typed contents."""
+    what, datatype = f"input {cut(message.name)}", message.datatype
+    check_parameters(what, parameters_of(message.parameters))
+    shape = checked_head(what, datatype, message.shape)
+    filled = [field.name for field, _ in message.contents.ListFields()]
     if raw is not None:
         if filled:
-            raise ServeError(400, f"{what} has {listing(filled)} beside raw_input_contents; expected one of them")
-        return Tensor(given.name, datatype, from_bytes(what, datatype, shape, raw))
+            raise ServeError(400, f"{what} has {listing(filled)} and raw_input_contents; expected one of them")
+        return Tensor(message.name, datatype, from_bytes(what, datatype, shape, raw))
     field = CONTENTS.get(datatype)
     if field is None:
         raise ServeError(400, f"{what} is {datatype}, which has no typed contents; send raw_input_contents")
     if not set(filled) <= {field}:
         raise ServeError(400, f"{what} is {datatype} and has {listing(filled)}; expected {field}")
-    values = list(getattr(given.contents, field))
-    if datatype not in ("BYTES", "FP32", "FP64"):  # which may be any bytes, and NaN
-        return Tensor(given.name, datatype, from_values(what, datatype, shape, values))
+    values = list(getattr(message.contents, field))
+    if datatype not in ("BYTES", "FP32", "FP64"):  # these may be any bytes, or NaN
+        return Tensor(message.name, datatype, from_values(what, datatype, shape, values))
     check_values(what, shape, values)
     array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
-    return Tensor(given.name, datatype, array)
+    return Tensor(message.name, datatype, array)
 
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
-"""Answers a message, for a call, with the fields of the response, or with the response."""
+"""Answers the message of a call with the response or its fields."""
 
 
 class GrpcFront:
-    """A gRPC server in the event loop of REST, with the same service."""
+    """A gRPC server for the same service and event loop as REST."""
 
     def __init__(self, service: Service, count_refusal: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
         self._count_refusal = count_refusal
@@ -236,7 +236,7 @@ class GrpcFront:
             "RepositoryModelUnload": self._unload,
         }
         for name, handlers in ((SERVICE, methods), (HEALTH, {"Check": self._check})):
-            # declared to take a stream: a message is read only once its call is admitted
+            # declared as streams, so that a message is read only after its call is admitted
             streams = {
                 method: self._grpc.stream_unary_rpc_method_handler(self._admits(method, handler))
                 for method, handler in handlers.items()
@@ -252,22 +252,22 @@ class GrpcFront:
                 pair = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
                 port = int(server.add_secure_port(place, self._grpc.ssl_server_credentials([pair])))
         except RuntimeError as error:
-            raise InputError(f"cannot listen on {place} for gRPC: {cut(error)}; give another --grpc-port") from error
+            raise InputError(f"cannot listen on {place} for gRPC: {cut(error)}; use another --grpc-port") from error
         await server.start()
         self._server = server
         return port
 
     def leave(self, seconds: float) -> None:
-        """Begin to stop; if called again, the shorter time counts."""
+        """Begin to stop; of several calls, the shortest time applies."""
         self._leaving.add(asyncio.get_running_loop().create_task(self.stop(seconds)))
 
     async def stop(self, seconds: float) -> None:
-        """Take no more requests, and wait for those in progress."""
+        """Refuse new requests, and wait for those in progress."""
         if self._server is not None:
             await self._server.stop(seconds)
 
     def _admits(self, name: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-        """Admits a call, reads its message, and answers it or aborts with the code of its error."""
+        """Admit a call, read its message, and answer or abort with an error code."""
         kind = "HealthCheck" if name == "Check" else name
         request_class, response_class = self._classes[f"{kind}Request"], self._classes[f"{kind}Response"]
         admission, token = self._service.admission, self._service.settings.token
@@ -291,14 +291,14 @@ class GrpcFront:
                 answer = await handler(_parsed(request_class, raw), call)
                 return (response_class(**answer) if isinstance(answer, dict) else answer).SerializeToString()
             except Exception as error:
-                known = refusal(error)
+                refused = refusal(error)
                 if call.served is None:
-                    self._count_refusal(known.status)
+                    self._count_refusal(refused.status)
                 if not isinstance(error, HydrantError):
                     log.exception("%s failed", name)
-                code = getattr(self._grpc.StatusCode, CODES.get(known.status, "INVALID_ARGUMENT"))
-                retry = (("grpc-retry-pushback-ms", str(known.retry_after * 1000)),) if known.retry_after else ()
-                return await context.abort(code, known.message, retry)
+                code = getattr(self._grpc.StatusCode, CODES.get(refused.status, "INVALID_ARGUMENT"))
+                retry = (("grpc-retry-pushback-ms", str(refused.retry_after * 1000)),) if refused.retry_after else ()
+                return await context.abort(code, refused.message, retry)
             finally:
                 admission.requests -= entered
                 admission.held_bytes -= size
@@ -307,7 +307,7 @@ class GrpcFront:
 
     async def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
-            raise ServeError(404, f"no service is called {cut(message.service)}; there is {SERVICE}")
+            raise ServeError(404, f"no service is called {cut(message.service)}; expected {SERVICE}")
         return {"status": 1 if self._service.ready else 2}  # SERVING, NOT_SERVING
 
     async def _model_ready(self, message: Any, _: Any) -> Any:
@@ -321,7 +321,7 @@ class GrpcFront:
     async def _model_metadata(self, message: Any, _: Any) -> Any:
         served = self._service.served(message.name or None, message.version or None)
         metadata = model_metadata(served, self._service.versions(served.name))
-        del metadata["parameters"]  # which have no field here
+        del metadata["parameters"]  # the message has no such field
         return metadata
 
     async def _infer(self, message: Any, call: Any) -> Any:
@@ -342,7 +342,7 @@ class GrpcFront:
         name = message.model_name or message.repository_name
         options = convert_fields(parameters_of(message.parameters), LoadParameters, "parameters")
         work = self._service.load(name, options.version, keep=bool(options.keep))
-        await asyncio.shield(work)  # even if the client leaves
+        await asyncio.shield(work)  # even if the client disconnects
         return {"model_name": name, "isLoaded": True}
 
     async def _unload(self, message: Any, _: Any) -> Any:
@@ -373,5 +373,5 @@ async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
 def _parsed(message: Any, raw: bytes) -> Any:
     try:
         return message.FromString(raw)
-    except Exception as error:  # protobuf's DecodeError, whichever of its implementations runs
+    except Exception as error:  # protobuf's DecodeError, of any implementation
         raise ServeError(400, f"the message is malformed: {cut(error, 100)}") from error

@@ -1,4 +1,4 @@
-"""Errors of a service with their HTTP status, and how they are sent; JSON of requests, decoded strictly."""
+"""Errors with their HTTP status, sending of responses, and strict decoding of request JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 class ServeError(HydrantError):
-    """A request that is not answered.
+    """A rejected or failed request.
 
     Attributes:
-        status: of HTTP: 400 for what a client can correct, 401 without the token, 404 for an unknown model or route,
-            413 for too large, 499 if the client left, 503 while busy, loading or stopping, 504 if out of time.
-        message: the problem, what was expected, the fix.
+        status: HTTP status: 400 invalid, 401 wrong token, 404 unknown model or route, 413 too large, 499 client
+            disconnected, 503 busy, loading or stopping, 504 out of time.
+        message: the problem, the expectation, the fix.
         retry_after: seconds until a retry may succeed (503).
     """
 
@@ -34,16 +34,16 @@ class ServeError(HydrantError):
 
 
 def refusal(error: BaseException) -> ServeError:
-    """The error that a client sees; details of unexpected ones stay in the log."""
+    """The error for the client; details of unexpected errors stay in the log."""
     if isinstance(error, ServeError):
         return error
     if isinstance(error, InputError | BackendError):
         return ServeError(400 if isinstance(error, InputError) else 500, str(error))
-    return ServeError(500, f"unexpected {type(error).__name__}; see the log of the server")
+    return ServeError(500, f"unexpected {type(error).__name__}; see the server's log")
 
 
 def error_body(message: str) -> bytes:
-    """The JSON that every error is sent as."""
+    """The JSON body of an error."""
     return json.dumps({"error": message}).encode()
 
 
@@ -56,29 +56,29 @@ async def respond(send: Send, body: bytes, status: int, content_type: str, heade
 
 
 async def refuse(send: Send, error: ServeError, allow: str | None = None) -> None:
-    """Send an error, with the methods that are allowed (405)."""
+    """Send an error, with the allowed methods (405)."""
     further = error_headers(error) | ({} if allow is None else {"allow": allow})
     await respond(send, error_body(error.message), error.status, "application/json", further)
 
 
 def error_headers(error: ServeError) -> dict[str, str]:
-    """Headers that an error has by its status."""
+    """Headers for the status of an error."""
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    # not after 413: simple clients send all of a body before they read, and the rest is discarded
+    # no close after 413: simple clients send the whole body before they read; the rest is discarded
     return headers | {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}.get(error.status, {})
 
 
 def decode_json(text: bytes, kind: type[T], what: str) -> T:
-    """JSON of a request as ``kind``; other fields and types are an error (400)."""
+    """JSON of a request as ``kind``; raises 400 for other fields or types."""
     try:
         return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ServeError(400, f"{what} is not the JSON that is expected: {short(str(error), 300)}") from None
+        raise ServeError(400, f"{what} is not the expected JSON: {short(str(error), 300)}") from None
 
 
 def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False) -> T:
-    """Decoded fields as ``kind``; with ``words``, texts may represent numbers and flags."""
+    """Decoded fields as ``kind``; with ``words``, strings may be numbers and flags."""
     try:
         return msgspec.convert(fields, kind, strict=not words)
     except msgspec.MsgspecError as error:
-        raise ServeError(400, f"{what} is not as expected: {short(str(error), 300)}") from None
+        raise ServeError(400, f"{what} is invalid: {short(str(error), 300)}") from None

@@ -1,4 +1,4 @@
-"""Metrics of a service: Prometheus text at ``/metrics``, JSON at ``/stats``; a scrape reads the counts as they are."""
+"""Metrics of a service: Prometheus text at ``/metrics``, JSON at ``/stats``, computed from the counts on request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..errors import require
 from .stats import Buckets, ModelStats, Stats
 
 LABELS, OTHERS = 100, "(others)"
-"""Labels with their own series, the most frequent of calibration; and the name of the others' one."""
+"""Number of labels with their own series (the most frequent at calibration), and name of the series of the others."""
 
 Recorded = dict[str, int] | None
-"""Recorded inputs: ``written``, ``dropped`` and ``failed``."""
+"""Counts of recorded inputs: ``written``, ``dropped`` and ``failed``."""
 
 Rows = Iterable[tuple[Any, ...]]
-"""Values of the labels, and the number, or cumulative buckets and sum."""
+"""Label values, followed by the number, or by cumulative buckets and sum."""
 
 
 class Metrics:
@@ -33,7 +33,7 @@ class Metrics:
         self._registry.register(self)
 
     def answer(self, path: str, accept: str, recorded: Recorded) -> tuple[bytes, str]:
-        """Body and content type, in the form that the client accepts."""
+        """Body and content type, in a format that the client accepts."""
         if path == "/stats":
             facts = {**self._stats.snapshot(), "process": os.getpid(), "recorded": recorded}
             return json.dumps(facts).encode(), "application/json"
@@ -41,11 +41,11 @@ class Metrics:
         return encode(self._registry), content_type
 
     def describe(self) -> list[Any]:
-        """No families ahead of a scrape."""
+        """Declare no families in advance."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """The families of the counts, for each scrape."""
+        """The metric families, for each scrape."""
         from prometheus_client import core
 
         models = self._stats.models()
@@ -64,10 +64,10 @@ class Metrics:
 
 
 def _few_labels(model: ModelStats) -> Rows:
-    """Predictions by label; of many labels the most frequent at calibration, and all others together."""
+    """Predictions by label: the most frequent labels at calibration, and all others together."""
     reference = model.calibration.reference
-    known = {} if reference is None else reference.labels
-    shown = sorted(known, key=lambda name: -known[name])[:LABELS] or model.names[:LABELS]
+    frequencies = {} if reference is None else reference.labels
+    shown = sorted(frequencies, key=lambda name: -frequencies[name])[:LABELS] or model.names[:LABELS]
     counts = {name: model.labels[name] for name in shown if model.labels[name]}
     rest = sum(model.labels.values()) - sum(counts.values())
     return [*counts.items(), *([(OTHERS, rest)] if rest else [])]
@@ -86,7 +86,7 @@ def _requests(model: ModelStats) -> Rows:
 
 
 def _rates(number: str) -> Callable[[ModelStats], Rows]:
-    """A number of each watched rate."""
+    """An attribute of each watched rate."""
     return lambda model: (
         [(name, getattr(test, number)) for name, test in model.watch.rates.items()] if model.watch else []
     )
@@ -114,7 +114,7 @@ def _buckets(buckets: Buckets) -> tuple[list[tuple[str, int]], float]:
 
 
 def _cumulative(bounds: Sequence[float], counts: Sequence[int], total: float) -> tuple[list[tuple[str, int]], float]:
-    """Buckets of Prometheus: how many values are not above each bound."""
+    """Prometheus buckets: the number of values up to each bound."""
     names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True)), total
 
@@ -150,4 +150,4 @@ FAMILIES: list[tuple[str, str, str, list[str], Callable[[ModelStats], Rows]]] = 
     ("Gauge", "hydrant_drift_psi", "Population stability index of the last whole window", ["score"], _last_psi),
     ("Gauge", "hydrant_drift_alarm", "1 from the first alarm on, else 0", ["kind", "name"], _alarms),
 ]
-"""Kind, name, help, labels beside ``model`` and ``version``, and the rows of one model."""
+"""Kind, name, help, labels besides ``model`` and ``version``, and the rows of one model."""

@@ -23,15 +23,15 @@ STATS_PATHS = ("/metrics", "/stats")
 COUNTED = "hydrant.counted"  # in the ``state`` of a request that the observers have counted
 
 MAX_BODIES = 4
-"""Bodies of the largest size that fit at the same time, or as many bytes of smaller ones."""
+"""Limit of all bodies together, in multiples of the largest allowed body."""
 
 SMALL_BODY = 2**16
-"""Bytes of a body that is admitted even if others fill the memory."""
+"""Largest body, in bytes, that is admitted while others fill the memory."""
 
 
 @dataclass
 class Admission:
-    """Requests in progress, over REST and gRPC together, and the bytes of their bodies, with the limits of both."""
+    """Requests in progress over REST and gRPC, and the bytes of their bodies, with both limits."""
 
     max_requests: int
     max_bytes: int
@@ -46,7 +46,7 @@ class Admission:
     def check_bodies(self, size: int) -> None:
         """Refuse a body, unless it is small, while all bodies exceed the limit."""
         if self.held_bytes > self.max_bytes and size > SMALL_BODY:
-            raise ServeError(503, f"bodies of other requests fill {self.max_bytes} bytes; retry", retry_after=1)
+            raise ServeError(503, f"request bodies exceed {self.max_bytes} bytes in all; retry", retry_after=1)
 
 
 class Middleware:
@@ -66,7 +66,7 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on."""
         if scope["type"] != "http":
-            return  # closes web sockets, which are not served
+            return  # closes web sockets
         if len(scope["path"]) > 1 and scope["path"].endswith("/"):
             scope = {**scope, "path": scope["path"][:-1]}
         headers = {name.lower(): value for name, value in scope["headers"]}
@@ -90,13 +90,13 @@ class Middleware:
             self._admission.held_bytes -= body.size
 
     async def _in_time(self, scope: Scope, body: _LimitedBody, send: Send) -> None:
-        """Answer within the time limit; the verbs that open bundles have none."""
+        """Answer within the time limit; routes that open bundles have none."""
         seconds = None if scope["path"].startswith("/v2/repository/") else self._settings.timeout
         started = False
 
         async def counted_send(message: MutableMapping[str, Any]) -> None:
             nonlocal started
-            await send(message)  # waits while the client does not read its answers to other requests
+            await send(message)  # waits while the client does not read earlier answers
             if not started and message["status"] >= 400 and COUNTED not in scope["state"]:
                 self._count_refusal(message["status"])
             started = True
@@ -104,15 +104,15 @@ class Middleware:
         try:
             async with asyncio.timeout(seconds):
                 await self._app(scope, body, counted_send)
-        except ServeError as refused:
+        except ServeError as error:
             if not started:
-                await refuse(counted_send, refused)
+                await refuse(counted_send, error)
         except TimeoutError:
             if started:  # the client does not read its answer
                 return
-            status, what = (504, "request was not answered") if body.ended else (408, "body did not arrive")
-            error = ServeError(status, f"the {what} within {seconds:g} s; send less, or retry later")
-            await refuse(counted_send, error)
+            status, problem = (504, "request was not answered") if body.ended else (408, "body did not arrive")
+            message = f"the {problem} within {seconds:g} s; send less, or retry later"
+            await refuse(counted_send, ServeError(status, message))
 
     def _check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         settings = self._settings
@@ -121,7 +121,7 @@ class Middleware:
         if settings.token is not None and path not in self._open:
             check_token(headers.get(b"authorization", b""), settings.token)
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise ServeError(415, "the body is compressed; send it as it is, without Content-Encoding")
+            raise ServeError(415, "the body is compressed; send it uncompressed, without Content-Encoding")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > settings.max_bytes:
             raise _too_large(settings.max_bytes)
@@ -130,7 +130,7 @@ class Middleware:
 
 
 class _LimitedBody:
-    """Receives a body within the limits; ``ended`` once all of it arrived."""
+    """Receives a body within the limits; ``ended`` is true once all of it has arrived."""
 
     def __init__(self, receive: Receive, max_bytes: int, admission: Admission, empty: bool) -> None:
         self._receive, self._max_bytes, self._admission = receive, max_bytes, admission
@@ -157,7 +157,7 @@ def check_token(authorization: bytes, token: str) -> None:
 
 
 def check_host(host: bytes | None, settings: ServeSettings) -> None:
-    """Refuse foreign names of a loopback service: any site can resolve its own name to 127.0.0.1 (DNS rebinding)."""
+    """Refuse foreign host names on loopback: any site can resolve its name to 127.0.0.1 (DNS rebinding)."""
     if host is None or not settings.loopback:
         return
     word = host.decode("latin-1").lower()
@@ -168,7 +168,7 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
 
 @lru_cache(maxsize=256)
 def _is_own(address: str) -> bool:
-    """Whether an address names this machine itself."""
+    """Return True if an address is this machine's own."""
     try:
         return is_loopback(urlsplit(address).hostname or "")
     except ValueError:
@@ -176,13 +176,13 @@ def _is_own(address: str) -> bool:
 
 
 def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> None:
-    """Refuse requests that pages of other sites make a browser send; programs send no origin."""
+    """Refuse requests from pages of other sites; programs send no origin."""
     if origin is None:
         return
     word = origin.decode("latin-1").lower()
     own = word.partition("://")[2] == host.decode("latin-1").lower() and word.startswith(("http://", "https://"))
     if not own and word not in {each.lower() for each in settings.origins}:
-        raise ServeError(403, "requests from pages of other sites are not allowed; origins of --settings allows one")
+        raise ServeError(403, f"pages of {cut(word)} may not send requests; add it to origins of --settings")
 
 
 def _too_large(max_bytes: int) -> ServeError:

@@ -1,7 +1,7 @@
-"""Observers of a service (metrics, drift, traces, records), its log, and OpenTelemetry spans.
+"""Observers of a service (metrics, drift, OpenTelemetry spans, records), and its log.
 
-Spans are made if a tracer provider is set (``opentelemetry-instrument``, or by hand): one a request, the child of the
-one in its headers (W3C Trace Context), and one a batch.
+With a tracer provider (``opentelemetry-instrument``, or set by hand), each request and each batch gets a span; a
+request's span is a child of the one in its headers (W3C Trace Context).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALWAYS = {"always": True}
-"""``extra`` of a warning that must not be held back as a repetition of another one."""
+"""``extra`` of a warning that is never suppressed as a repetition."""
 
 changes = logging.getLogger(f"{__name__}.changes")
-"""Logs an operator's changes, at any log level."""
+"""Logger of an operator's changes, at any log level."""
 
 QUIET = ("/v2/health/", "/metrics", "/stats")
-"""Frequent requests, which get no span."""
+"""Frequent requests without a span."""
 
 
 @dataclass(eq=False)
 class Served:
-    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
+    """A served version of a model; ``ready`` while warm and not being unloaded."""
 
     name: str
     version: str
@@ -47,26 +47,26 @@ class Served:
 
 
 class Observer:
-    """Gets every event, in the thread of the event loop: methods must return at once. This one ignores them."""
+    """Base class: ignores every event. Methods run in the event loop's thread and must return at once."""
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
-        """A request was answered or refused."""
+        """A request was answered or rejected."""
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """A batch ran."""
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
-        """The inputs of one request were predicted; ready tensors come as one dict an input."""
+        """The inputs of one request were predicted; ready tensors are one dict for each input."""
 
     def queue(self, served: Served, depth: int) -> None:
-        """The number of waiting inputs changed; it is 0 when a version has been loaded."""
+        """The number of waiting inputs changed; 0 once a version is loaded."""
 
     def gone(self, served: Served) -> None:
-        """A version was unloaded, has finished its requests, and no other has its name and version."""
+        """A version was unloaded, has finished its requests, and was not replaced."""
 
 
 class Observers:
-    """Several observers as one, whose failures are logged and stop nothing."""
+    """Several observers as one; their failures are logged and ignored."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
@@ -78,18 +78,18 @@ class Observers:
         for observer in self._observers:
             try:
                 getattr(observer, event)(*details)
-            except Exception:  # observers may fail in any way, and requests are answered all the same
-                log.exception("%s failed to note %s", type(observer).__name__, event)
+            except Exception:  # an observer's failure must not fail the request
+                log.exception("%s failed at event %s", type(observer).__name__, event)
 
 
 def flagged(prediction: Prediction, name: str) -> np.ndarray | None:
-    """Inputs that were abstained from, or out of distribution, [B] bool; for tokens whether any is."""
+    """Abstained or OOD inputs, [B] bool; for token classification, inputs with any such token."""
     values = getattr(prediction, name)
     return None if values is None else values.any(axis=tuple(range(1, values.ndim)))
 
 
 class RareWarnings(logging.Filter):
-    """Passes each warning of hydrant and uvicorn at most once a minute; warnings may differ in their arguments."""
+    """Passes each warning of hydrant and uvicorn at most once a minute, regardless of its arguments."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -97,8 +97,8 @@ class RareWarnings(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
-        ours = record.name.startswith(("hydrant", "uvicorn"))  # whose warnings clients can cause at will
+        """Return True to log the record."""
+        ours = record.name.startswith(("hydrant", "uvicorn"))  # clients can cause these warnings at will
         if getattr(record, "always", False) or record.levelno != logging.WARNING or not ours:
             return True
         now = self._clock()
@@ -109,7 +109,7 @@ class RareWarnings(logging.Filter):
 
 
 def configure_log(level: int | None = None) -> None:
-    """Log repeated warnings rarely, and changes always, in this process."""
+    """Log repeated warnings at most once a minute, and changes always, in this process."""
     if level is not None:
         logging.basicConfig(level=level, format="hydrant: %(levelname)s: %(message)s")
     for handler in logging.getLogger().handlers:
@@ -118,7 +118,7 @@ def configure_log(level: int | None = None) -> None:
 
 
 def tracer() -> Spans | None:
-    """The observer that makes spans; ``None`` without OpenTelemetry, or without a tracer provider."""
+    """The observer that creates spans; ``None`` without OpenTelemetry or a tracer provider."""
     try:
         trace, propagate = map(importlib.import_module, ("opentelemetry.trace", "opentelemetry.propagate"))
     except ImportError:
@@ -129,14 +129,14 @@ def tracer() -> Spans | None:
 
 
 class Spans(Observer):
-    """Makes spans of requests and batches."""
+    """Creates spans of requests and batches."""
 
     def __init__(self, trace: Any, propagate: Any) -> None:
         self._trace, self._propagate = trace, propagate
         self._tracer, self._server = trace.get_tracer("hydrant"), trace.SpanKind.SERVER
 
     def around(self, app: App) -> App:
-        """The ASGI application with a span around each request but those to :data:`QUIET`."""
+        """The ASGI application with a span around each request except to :data:`QUIET`."""
 
         async def traced(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["path"].startswith(QUIET):
@@ -159,7 +159,7 @@ class Spans(Observer):
         return traced
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
-        """Annotate the request's span; gRPC requests, which have none, get a finished one."""
+        """Annotate the request's span; gRPC requests get a finished one."""
         attributes = {"hydrant.model": served.name, "hydrant.version": served.version, "hydrant.front": front}
         span = self._trace.get_current_span()
         if front != "grpc" and span.get_span_context().is_valid:
@@ -168,12 +168,12 @@ class Spans(Observer):
             self._finished(f"{front} request", seconds, {**attributes, "hydrant.status": status}, self._server)
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
-        """Make a finished span of a batch."""
+        """Create a finished span for a batch."""
         attributes = {"hydrant.model": served.name, "hydrant.version": served.version, "hydrant.batch_size": size}
         self._finished("run a batch", seconds, attributes, self._trace.SpanKind.INTERNAL)
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: ARG002
-        """Annotate the request's span with its inputs, and how many were abstained from or flagged."""
+        """Annotate the request's span with its numbers of inputs, abstentions and OOD flags."""
         span = self._trace.get_current_span()
         if not span.is_recording():
             return

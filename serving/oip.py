@@ -1,7 +1,7 @@
 """The Open Inference Protocol v2: requests → inputs of a predictor, predictions → answers; shared by REST and gRPC.
 
-REST has JSON, with the binary tensor extension of Triton and KServe: the JSON ends where the header
-``Inference-Header-Content-Length`` says; behind it are the data of the tensors with ``binary_data_size``, in order.
+REST uses JSON with the binary tensor extension of Triton and KServe. The header ``Inference-Header-Content-Length`` is
+the length of the JSON; the data of tensors with ``binary_data_size`` follow, in order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ T = TypeVar("T")
 SIZE, HEADER = "binary_data_size", "Inference-Header-Content-Length"
 
 UNSUPPORTED_PARAMETERS = {
-    "classification": "labels are in the output label, and probabilities in the output of that name",
-    "sequence_id": "this service keeps no state between requests",
-    "shared_memory_region": "send the tensor itself; this service reads no shared memory",
+    "classification": "use the outputs label and probabilities",
+    "sequence_id": "the service keeps no state between requests",
+    "shared_memory_region": "send the tensor itself; the service reads no shared memory",
 }
 
 BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")  # unlike any image or sound file
@@ -81,7 +81,7 @@ class LoadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UnloadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the verb ``unload``; the second one changes nothing."""
+    """Parameters of the verb ``unload``; ``unload_dependents`` has no effect."""
 
     version: str | None = None
     unload_dependents: bool | None = None
@@ -89,7 +89,7 @@ class UnloadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request; ``outputs`` (none for all) maps names to whether they are binary, ``None`` for ``binary``."""
+    """A request; ``outputs`` (empty for all) maps names to binary or not, ``None`` for the default ``binary``."""
 
     id: str | None
     inputs: tuple[Tensor, ...]
@@ -104,7 +104,7 @@ def infer_request(
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
     parameters: Mapping[str, Any],
 ) -> InferRequest:
-    """A request from its parts, as REST and gRPC have them."""
+    """Create and check a request of REST or gRPC."""
     if not inputs:
         raise ServeError(400, "the request has no inputs; expected at least one tensor")
     for kind, names in (("input", [tensor.name for tensor in inputs]), ("output", [name for name, _ in outputs])):
@@ -124,43 +124,43 @@ def check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
     """Refuse parameters that would change the answer and are not supported (400)."""
     for name, instead in UNSUPPORTED_PARAMETERS.items():
         if parameters.get(name) not in (None, 0, ""):
-            raise ServeError(400, f"{what} has parameter {name}, which is not served here; {instead}")
+            raise ServeError(400, f"{what} has parameter {name}, which is not supported; {instead}")
 
 
 def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
-    """The request in a body of REST."""
+    """Read a request from a REST body."""
     if json_length is not None and not is_whole(json_length, 1, len(body)):
         raise ServeError(400, f"{HEADER} is {json_length}; expected the length of the JSON, 1 to {len(body)}")
     end = len(body) if json_length is None else json_length
     message = decode_json(body[:end], _Request, "the request")
     view, taken, inputs = memoryview(body)[end:], 0, []
-    for given in message.inputs:
-        what, datatype, parameters = f"input {cut(given.name)}", given.datatype, given.parameters or {}
+    for tensor in message.inputs:
+        what, datatype, parameters = f"input {cut(tensor.name)}", tensor.datatype, tensor.parameters or {}
         check_parameters(what, parameters)
-        shape = checked_head(what, datatype, given.shape)
+        shape = checked_head(what, datatype, tensor.shape)
         if SIZE in parameters:
             size, left = parameters[SIZE], len(view) - taken
-            if given.data is not None:
+            if tensor.data is not None:
                 raise ServeError(400, f"{what} has data and {SIZE}; expected one of them")
             if json_length is None:
                 raise ServeError(400, f"{what} has {SIZE}, but the request has no header {HEADER}; expected both")
             if not is_whole(size, 0, left):
-                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected at most the {left} bytes that are left")
+                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected at most the remaining {left} bytes")
             array = from_bytes(what, datatype, shape, view[taken : taken + size])
             taken += size
-        elif given.data is None:
+        elif tensor.data is None:
             raise ServeError(400, f"{what} has no data; expected a list, or {SIZE} among its parameters")
         else:
-            array = from_values(what, datatype, shape, given.data)
-        inputs.append(Tensor(given.name, datatype, array))
+            array = from_values(what, datatype, shape, tensor.data)
+        inputs.append(Tensor(tensor.name, datatype, array))
     if taken != len(view):
-        raise ServeError(400, f"{len(view) - taken} bytes stand behind the last tensor; expected none")
+        raise ServeError(400, f"{len(view) - taken} bytes follow the last tensor; expected none")
     outputs = [(each.name, each.parameters or {}) for each in message.outputs or ()]
     return infer_request(message.id, inputs, outputs, message.parameters or {})
 
 
 def write_infer(served: Served, request: InferRequest, tensors: Sequence[Tensor]) -> tuple[bytes, int | None]:
-    """The body of an answer of REST, and the length of its JSON if binary tensors follow."""
+    """The body of a REST answer, and the length of its JSON if binary tensors follow."""
     outputs, tail = [], []
     for tensor in tensors:
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
@@ -184,7 +184,7 @@ def server_metadata() -> dict[str, Any]:
 
 
 def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:
-    """The answer of ``GET /v2/models/NAME``; −1 represents a length that varies."""
+    """The answer of ``GET /v2/models/NAME``; −1 is a variable length."""
     predictor = served.predictor
     outputs = _outputs(predictor.nothing(), predictor.labels).values()
     return {
@@ -215,7 +215,7 @@ def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
 
 
 def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np.ndarray]:
-    """The inputs for the predictor, one a row of the tensors: raw ones as BYTES [B] or [B, 1], or ready tensors."""
+    """Inputs for the predictor, one for each row: raw inputs from BYTES [B] or [B, 1], or ready tensors."""
     predictor = served.predictor
     if request.outputs:
         _check_outputs(request, _outputs(predictor.nothing(), predictor.labels))
@@ -223,7 +223,7 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     counts = {tensor.data.shape[0] if tensor.data.ndim else 0 for tensor in tensors.values()}
     if 0 in counts or len(counts) > 1:
         shapes = listing(f"{cut(name)} {list(tensor.data.shape)}" for name, tensor in tensors.items())
-        raise ServeError(400, f"the inputs have shapes {shapes}; expected the same first axis of all, 1 or more")
+        raise ServeError(400, f"the inputs have shapes {shapes}; expected equal first axes (batch), 1 or more")
     raw = _raw_names(predictor)
     if "text" not in raw and set(tensors) == set(raw):
         return _column(tensors[raw[0]], _file)
@@ -236,29 +236,29 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
         raise _unknown("inputs", list(tensors), [*raw, *spec.input_names])
     for name, tensor in tensors.items():
         if tensor.datatype == "BYTES":
-            raise ServeError(400, f"input {cut(name)} is BYTES; expected numbers, as the model's graph reads")
+            raise ServeError(400, f"input {cut(name)} is BYTES; expected numbers, as the graph reads them")
     return {name: tensor.data for name, tensor in tensors.items()}
 
 
 def outputs_of(prediction: Prediction, request: InferRequest, served: Served) -> tuple[Tensor, ...]:
-    """The fields of a prediction as tensors: those that the request names, in its order, or all."""
+    """The requested fields of a prediction as tensors, in the request's order; by default all."""
     tensors = _outputs(_without_padding(prediction), served.predictor.labels)
     _check_outputs(request, tensors)
     return tuple(tensors[name] for name in request.outputs or tensors)
 
 
-def _check_outputs(request: InferRequest, known: Mapping[str, Tensor]) -> None:
-    missing = [name for name in request.outputs if name not in known]
+def _check_outputs(request: InferRequest, tensors: Mapping[str, Tensor]) -> None:
+    missing = [name for name in request.outputs if name not in tensors]
     if missing:
-        raise _unknown("outputs", missing, list(known))
+        raise _unknown("outputs", missing, list(tensors))
 
 
-def _unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> ServeError:
-    return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(known, 40)}")
+def _unknown(kind: str, names: Sequence[str], valid: Sequence[str]) -> ServeError:
+    return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(valid, 40)}")
 
 
 def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]:
-    """Every field as a tensor; the label of a failed input, and of padding, is an empty text."""
+    """Every field as a tensor; failed inputs and padding have an empty label."""
     tensors = {}
     for name, array in prediction.to_dict().items():
         if name == "label":
@@ -272,7 +272,7 @@ def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]
 
 
 def _without_padding(prediction: Prediction) -> Prediction:
-    """Token predictions without the padding that longer texts of other requests brought."""
+    """Token predictions without padding for longer texts of other requests."""
     mask = prediction.mask
     if mask is None or not mask.size or mask[:, -1].any():
         return prediction
@@ -286,7 +286,7 @@ def _raw_names(predictor: Predictor) -> tuple[str, ...]:
 
 
 def _column(tensor: Tensor, read: Callable[[bytes], T]) -> list[T]:
-    """The elements of BYTES [B] or [B, 1]: texts, or files."""
+    """The elements of a BYTES tensor [B] or [B, 1], read as texts or files."""
     shape, what = tensor.data.shape, f"input {cut(tensor.name)}"
     if tensor.datatype != "BYTES" or shape[1:] not in ((), (1,)):
         expected = "BYTES [batch], each a text in UTF-8, or a file or the base64 of one"
@@ -301,7 +301,7 @@ def _column(tensor: Tensor, read: Callable[[bytes], T]) -> list[T]:
 
 
 def _file(item: bytes) -> bytes:
-    """The bytes of an image or sound file, which may be in base64."""
+    """The bytes of an image or sound file; base64 is decoded."""
     with contextlib.suppress(ValueError):
         return from_base64(item) if BASE64.fullmatch(item) else item
     return item

@@ -1,6 +1,6 @@
-"""The page at ``/`` of ``hydrant serve``: its files and their headers, and the two routes that it asks.
+"""The demo page at ``/`` of ``hydrant serve``: its files and headers, and its two routes.
 
-``GET /describe`` returns the facts of every model; ``POST /explain`` explains the inputs of ``POST /predict``.
+``GET /describe`` describes every model; ``POST /explain`` takes the inputs of ``POST /predict``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-"""Content-Security-Policy: ``blob:`` is the preview of a chosen image; nothing may parse text as markup."""
+"""Content-Security-Policy: ``blob:`` allows image previews; no script may parse text as markup."""
 
 SHOWN = 8
-"""Classes that are shown of an input, the likeliest first."""
+"""Most classes shown for an input."""
 
 
 class PageFile(NamedTuple):
@@ -57,7 +57,7 @@ FILES = {
     for path in sorted(FOLDER.iterdir())
     if path.suffix in TYPES
 }
-"""By path, sent without a token, which a browser lacks before the page asks for it; they contain nothing secret."""
+"""Files by path, sent without a token: they contain no secrets, and the page itself prompts for the token."""
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -72,7 +72,7 @@ HEADERS = {
 
 
 def page_routes(service: Service) -> list[Route]:
-    """Routes of the page's files, and of what it asks for."""
+    """Routes of the page's files and of its requests."""
     from starlette.responses import Response
     from starlette.routing import Route
 
@@ -104,7 +104,7 @@ def page_routes(service: Service) -> list[Route]:
 
 
 def facts_of(predictor: Predictor) -> dict[str, Any]:
-    """The facts of a model, JSON-ready; those of its calibration as ``calibration.json`` has them, or ``None``."""
+    """A description of a model, JSON-ready; calibration fields as in ``calibration.json``, or ``None``."""
     calibration, limits = predictor.calibration.to_json(), predictor.calibration.labels
     reference = calibration.get("reference")
     return {
@@ -120,7 +120,7 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
 def explanations(
     predictor: Predictor, prediction: Prediction, inputs: Sequence[Any], aggregation: Aggregation = "first"
 ) -> list[dict[str, Any]]:
-    """One JSON-ready object an input: ``row``, what each of the ``members`` predicts, and the likeliest ``classes``."""
+    """One JSON-ready object for each input: ``row``, predictions of the ``members``, and most likely ``classes``."""
     rows = predictor.rows(prediction, inputs if predictor.modality == "text" else None, aggregation=aggregation)
     words = [] if prediction.mask is None else words_of(prediction, aggregation, predictor.calibration)
     shown: list[dict[str, Any]] = []
@@ -139,7 +139,7 @@ def explanations(
 
 
 def _classes(predictor: Predictor, prediction: Prediction, place: int) -> dict[str, Any]:
-    """The likeliest classes of one input, and the prediction of each member."""
+    """The most likely classes of one input, and the prediction of each member."""
     means = prediction.probabilities[place]
     members = None if prediction.member_probabilities is None else prediction.member_probabilities[place]  # [M, C]
     multi_label, assigned = prediction.label_entropy is not None, prediction.assigned
@@ -160,7 +160,7 @@ def _classes(predictor: Predictor, prediction: Prediction, place: int) -> dict[s
 
 
 def _members(probabilities: np.ndarray | None, labels: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Label and confidence of every member, of probabilities [M, C]."""
+    """Label and confidence of every member, from probabilities [M, C]."""
     if probabilities is None:
         return None
     return [{"label": labels[int(one.argmax())], "confidence": float(one.max())} for one in probabilities]

@@ -1,6 +1,6 @@
 """Requests of ``POST /predict`` and the page: JSON, forms with files, or the bytes of one image or sound.
 
-Nothing in a request is read as a path.
+No value of a request is used as a path.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..runtime.word_predictions import Aggregation
 from .http_refusals import ServeError, convert_fields, decode_json
 
 FILES = {"image": "an image file", "audio": "a sound file"}
-"""Names of file fields in forms, and first halves of a Content-Type."""
+"""Names of file fields in forms, and main types of a Content-Type."""
 
 JSON_TYPES = ("", "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded")
-"""Content types that are read as JSON; ``curl -d`` sends the last one."""
+"""Content types read as JSON; ``curl -d`` sends the last one."""
 
 MAX_PARTS, MAX_PART_HEADERS = 10_000, 16_384
 MAX_SEMICOLONS = 64  # in a header with parameters: Python's parser takes quadratic time
@@ -75,13 +75,13 @@ def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> Pr
 
 
 def check_count(count: int, limit: int) -> None:
-    """Refuse more inputs than can ever wait, which a small body can hold by the million."""
+    """Refuse more inputs than the queue holds; a small body can contain millions."""
     if count > limit:
-        raise ServeError(413, f"the request has {count} inputs; at most {limit} may wait here; send them in parts")
+        raise ServeError(413, f"the request has {count} inputs; expected at most {limit}; split it")
 
 
 def model_inputs(request: PredictRequest, predictor: Predictor, limit: int) -> tuple[list[Any], list[Any]]:
-    """The inputs as the predictor takes them, and as rows repeat them; at most ``limit``."""
+    """Inputs for the predictor, and their names for the rows; at most ``limit``."""
     check_count(len(request.inputs), limit)
     modality = predictor.modality
     if modality == "text":
@@ -132,7 +132,7 @@ def from_base64(text: bytes) -> bytes:
 
 
 def _read_form(parts: Iterable[Part], options: dict[str, Any]) -> PredictRequest:
-    """Files are images or sounds, fields named text are texts, other fields are ``options``."""
+    """A request from a form: files, fields named text, and other fields as ``options``."""
     request = PredictRequest([], [])
     for part in parts:
         is_file = part.filename is not None or part.name in FILES
@@ -149,7 +149,7 @@ def _read_form(parts: Iterable[Part], options: dict[str, Any]) -> PredictRequest
 
 
 class Part(NamedTuple):
-    """One field of a form; ``filename`` (never a path here) is ``None`` for fields that are not files."""
+    """One field of a form; ``filename`` (never used as a path) is ``None`` unless it is a file."""
 
     name: str
     filename: str | None
@@ -181,7 +181,7 @@ def _part(piece: bytes) -> Part:
     except (ValueError, TypeError) as error:  # an unknown character set, or pieces of a name out of order
         raise ServeError(400, f"a part of the body has an unreadable name: {cut(error, 100)}") from error
     if line.partition(";")[0].strip().lower() != "form-data" or name is None:
-        raise ServeError(400, "a part of the body is no form field; expected Content-Disposition: form-data; name=…")
+        raise ServeError(400, "a part of the body is not a form field; expected Content-Disposition: form-data; name=…")
     return Part(name, filename, data)
 
 

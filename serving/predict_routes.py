@@ -1,6 +1,6 @@
 """Predictions over REST: ``POST /predict`` and the ``infer`` verb of the Open Inference Protocol.
 
-They bypass the web framework, whose layers cost as much as everything else done for a short text.
+They bypass the web framework, which costs as much as the rest of a request with a short text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass
 class Call:
-    """One request, with the model that its path names, and the one that it reached, for the observers."""
+    """One request, the model that its path names, and, for the observers, the model that it reached."""
 
     scope: Scope
     receive: Receive
@@ -87,7 +87,7 @@ class PredictRoutes:
 
     async def _infer(self, call: Call) -> Answer:
         service = self._service
-        service.served(call.name, call.version)  # refuses a wrong name before the body is read
+        service.served(call.name, call.version)  # rejects a wrong name before reading the body
         body = await read_body(call.receive)
         call.served = served = service.served(call.name, call.version)
         length = call.headers.get(HEADER.lower().encode())
@@ -95,7 +95,7 @@ class PredictRoutes:
             raise ServeError(400, f"{HEADER} is {cut(length)}; expected the length of the JSON in bytes")
         request = read_infer(body, None if length is None else int(length))
         work = service.predict(served, inputs_of(request, served), request.timeout)
-        prediction = await unless_left(call, work)
+        prediction = await unless_disconnected(call, work)
         written, size = write_infer(served, request, outputs_of(prediction, request, served))
         if size is None:
             return written, "application/json", {}
@@ -112,26 +112,26 @@ class PredictRoutes:
 async def predict_body(
     service: Service, call: Call, *, skip_invalid: bool = False
 ) -> tuple[PredictOptions, Served, list[Any], Prediction]:
-    """Options, model, inputs as rows repeat them, and prediction of a request."""
+    """Options, model, names of the inputs, and prediction of a request."""
     query = dict(parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True))
     request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), query)
     options = request.options
     call.served = served = service.served(options.model, options.version)
     inputs, shown = model_inputs(request, served.predictor, service.settings.queue)
     on_error = "row" if skip_invalid or options.skip_invalid else "raise"
-    prediction = await unless_left(call, service.predict(served, inputs, options.timeout, on_error))
+    prediction = await unless_disconnected(call, service.predict(served, inputs, options.timeout, on_error))
     return options, served, shown, prediction
 
 
 @contextmanager
 def observed(service: Service, call: Any, front: str, cancelled: int = 504) -> Iterator[None]:
-    """Report a request that reached a model to the observers; the middleware, or gRPC, counts others."""
+    """Report a request that reached a model to the observers; the middleware or gRPC counts the others."""
     started, status = perf_counter(), 500
     try:
         yield
         status = 200
     except asyncio.CancelledError:
-        status = cancelled  # of HTTP, out of time
+        status = cancelled  # HTTP: out of time
         raise
     except Exception as error:
         status = refusal(error).status
@@ -150,7 +150,7 @@ async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ServeError(499, "the client left during its request")
+                    raise ServeError(499, "the client disconnected during its request")
                 parts.append(message.get("body", b""))
                 more = message.get("more_body", False)
     except TimeoutError:
@@ -158,8 +158,8 @@ async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
     return b"".join(parts)
 
 
-async def unless_left(call: Call, work: Awaitable[T]) -> T:
-    """Wait for an answer; if the client leaves meanwhile, its inputs leave the queue."""
+async def unless_disconnected(call: Call, work: Awaitable[T]) -> T:
+    """Wait for an answer; if the client disconnects, its inputs leave the queue."""
     task, left = asyncio.current_task(), False
     assert task is not None
 
@@ -176,7 +176,7 @@ async def unless_left(call: Call, work: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         if left:
             task.uncancel()
-            raise ServeError(499, "the client left before its answer") from None
+            raise ServeError(499, "the client disconnected before its answer") from None
         raise
     finally:
         watcher.cancel()

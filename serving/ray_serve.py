@@ -1,4 +1,4 @@
-"""Bundles on Ray Serve: replicas of the same service, scaled by Ray with the traffic, behind its own HTTP server."""
+"""Bundles on Ray Serve: replicas of the service behind Ray's HTTP server, which scales them with the traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..runtime.offline.ray_cluster import Pool, check_room, cluster
 from .observers import configure_log
 from .serve_settings import ServeSettings
 from .server import Announce, Monitor, assembled, bound
-from .service import Service, found_bundles
+from .service import Service, list_bundles
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -30,8 +30,8 @@ NAME = "hydrant"  # of the application and its deployment in Ray
 UNSUPPORTED_SETTINGS = {
     "workers": ("--workers", "replicas (--replicas) are Ray's workers"),
     "grpc_port": ("--grpc-port", "Ray serves REST only"),
-    "tls_cert": ("--tls-cert", "put a proxy that speaks TLS before it"),
-    "recording": ("--record", "every replica would write a file of its own, on its own machine"),
+    "tls_cert": ("--tls-cert", "use a proxy that speaks TLS"),
+    "recording": ("--record", "every replica would write a separate file on its machine"),
 }
 
 
@@ -40,13 +40,12 @@ class Replicas:
     """The replicas of Ray Serve.
 
     Attributes:
-        replicas: how many replicas, or the fewest and the most, as ``1:8``; they come and go with the traffic.
-        replica_cpus: CPUs that each replica takes, and threads within one run; without it one, or less where the
-            cluster has fewer CPUs than replicas.
-        replica_gpus: GPUs that each replica takes, which may be a part of one.
+        replicas: replica count, or MIN:MAX (as ``1:8``) to autoscale.
+        replica_cpus: CPUs and threads per replica; default 1, or less if the cluster has fewer CPUs than replicas.
+        replica_gpus: GPUs per replica; may be a fraction.
 
     Raises:
-        InputError: no such numbers.
+        InputError: an invalid number.
     """
 
     replicas: str = "1"
@@ -58,14 +57,14 @@ class Replicas:
 
     @property
     def pool(self) -> Pool:
-        """How many there are, and what each takes."""
+        """The number of replicas, and the resources of each."""
         return Pool.parse(self.replicas, self.replica_cpus, self.replica_gpus, "replica")
 
 
 class Replica:
-    """The service in each process of Ray."""
+    """The service in each Ray process."""
 
-    async def __init__(self, folder: str, settings: ServeSettings) -> None:  # type: ignore[misc]  # Ray waits for it
+    async def __init__(self, folder: str, settings: ServeSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         configure_log(logging.WARNING)
         monitor = Monitor(settings.watching, settings.recording)
         service = Service(folder, settings, monitor.observers)
@@ -92,21 +91,21 @@ class Replica:
 
 
 def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas, announce: Announce) -> None:
-    """Serve bundles until SIGTERM or SIGINT, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
+    """Serve bundles until SIGTERM or SIGINT, on the cluster ``RAY_ADDRESS`` or on this machine."""
     usual = ServeSettings()
     for name, (flag, instead) in UNSUPPORTED_SETTINGS.items():
         if getattr(settings, name) != getattr(usual, name):
-            raise InputError(f"{flag} has no meaning with --engine ray: {instead}; leave it out")
+            raise InputError(f"{flag} cannot be used with --engine ray: {instead}; omit it")
     if settings.port == 0:
-        raise InputError("port is 0, and Ray cannot tell which one it chose; give the number of a free port")
-    models = found_bundles(folder)
+        raise InputError("port is 0, but Ray does not report a chosen port; use the number of a free port")
+    models = list_bundles(folder)
     for path in [path for versions in models.values() for path in versions.values()]:
         Bundle.open(path)
     with bound(settings.host, settings.port):
-        pass  # it is free: otherwise Ray would try for minutes
+        pass  # check that it is free: Ray would try for minutes
     ended = threading.Event()
     with (
-        contextlib.redirect_stdout(sys.stderr),  # where Ray prints the ends of its processes
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints the ends of its processes
         cluster(PURPOSE) as ray,
         signals_to(lambda *_: ended.set(), "SIGTERM", "SIGINT"),
     ):
@@ -120,9 +119,9 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
             while not ended.wait(0.2):
                 pass
         except RuntimeError as error:
-            raise BackendError(f"Ray Serve cannot run it: {cut(error, 300)}; `serve status` tells more") from error
+            raise BackendError(f"Ray Serve failed: {cut(error, 300)}; run `serve status` for details") from error
         finally:
-            with contextlib.suppress(Exception):  # it never began
+            with contextlib.suppress(Exception):  # it never started
                 serve.delete(NAME)
 
 
@@ -131,7 +130,7 @@ def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Poo
     resources = ray.cluster_resources()
     share = pool.share(resources.get("CPU", 1.0))
     check_room(resources, pool)
-    trust = settings.trust and Path(settings.trust).resolve()  # each replica has a working directory of its own
+    trust = settings.trust and Path(settings.trust).resolve()  # replicas have other working directories
     own = replace(settings, workers=pool.most, threads=settings.threads or max(1, int(share)), trust=trust)
     limits = {"min_replicas": pool.least, "max_replicas": pool.most, "target_ongoing_requests": settings.batch_size}
     scaling = {"autoscaling_config": limits} if pool.least < pool.most else {"num_replicas": pool.most}

@@ -1,7 +1,7 @@
-"""Inputs that a service abstained from or flagged, as JSON lines for review: opt-in, and bounded in size.
+"""Record of abstained and flagged inputs, as JSON lines for review: opt-in, and bounded in size.
 
-A row is that of ``predictor.rows``, with ``time``, ``model``, ``version``, ``why`` and the ``input``. A thread of its
-own writes; requests never wait for it, and never fail by it. Rows that it cannot keep up with are dropped, and counted.
+A row is that of ``predictor.rows``, with ``time``, ``model``, ``version``, ``why`` and the ``input``. A separate thread
+writes. Requests never wait for it or fail because of it; rows that it cannot keep up with are dropped and counted.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from .observers import Observer, Served, flagged
 log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], Mapping[str, Any] | None]
-"""Takes a row, and returns the one to write, or ``None`` for none."""
+"""Takes a row, and returns the row to write, or ``None`` to skip it."""
 
 WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20
-"""Requests whose rows may wait to be written, and the bytes of their inputs."""
+"""Requests whose rows may wait, and the bytes of their inputs."""
 
 MIN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What is recorded of inputs that were abstained from or flagged.
+    """The record of abstained and flagged inputs.
 
     Attributes:
-        file: record inputs that are abstained from or flagged in this file, as JSON lines that only its owner may read.
-        rate: share of them that is recorded, drawn at random.
-        most_bytes: largest size of the recorded files together; the oldest rows make room (FILE.1 holds those before).
-        redact: function that is given each row and gives the row to write, or None for none, as module:function. In
-            Python also the function itself.
+        file: file for abstained and flagged inputs: JSON lines, readable by its owner only.
+        rate: share of these inputs to record, drawn at random.
+        most_bytes: size limit of the record; older rows move to FILE.1, then are deleted.
+        redact: module:function that maps each row to the row to write, or None to skip it. In Python also the function
+            itself.
 
     Raises:
-        InputError: one of them cannot be used.
+        InputError: an invalid value.
     """
 
     file: str | Path
@@ -63,13 +63,13 @@ class Recording:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
-            raise InputError(f"rate is {cut(self.rate)}; expected a share above 0, and at most 1")
+            raise InputError(f"rate is {cut(self.rate)}; expected a share above 0 and at most 1")
         if not is_whole(self.most_bytes, MIN_BYTES, 2**50):
             raise InputError(f"most_bytes is {cut(self.most_bytes)}; expected a whole number, {MIN_BYTES} or more")
 
 
 def redaction(named: str | Redact | None) -> Redact | None:
-    """The function that ``module:function`` names."""
+    """Import the function that ``module:function`` names."""
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
@@ -81,7 +81,7 @@ def redaction(named: str | Redact | None) -> Redact | None:
 
 
 class Recorder(Observer):
-    """Records inputs that were abstained from or flagged, and counts rows that were written, dropped or failed."""
+    """Records abstained and flagged inputs, and counts written, dropped and failed rows."""
 
     def __init__(self, recording: Recording, seed: int | None = None) -> None:
         self._redact = redaction(recording.redact)
@@ -89,12 +89,12 @@ class Recorder(Observer):
         self._file = _RotatingFile(Path(recording.file), recording.most_bytes // 2)
         self.written = self.dropped = self.failed = 0
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
-        self._came = self._done = 0  # bytes of inputs; each is counted by one thread alone
+        self._came = self._done = 0  # bytes of inputs; each counter belongs to one thread
         self._thread = threading.Thread(target=self._work, name="hydrant-record", daemon=True)
         self._thread.start()
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
-        """Pass the inputs that were abstained from or flagged to the thread that writes."""
+        """Pass abstained and flagged inputs to the writing thread."""
         why = {name: values for name in RATES if (values := flagged(prediction, name)) is not None}
         if not why:
             return
@@ -116,23 +116,23 @@ class Recorder(Observer):
             self._came += size
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what waits, for some seconds at most."""
+        """Write the waiting rows, for ``timeout`` seconds at most."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=timeout)
         self._thread.join(timeout)
         if self.dropped or self.failed:
-            log.warning("of recorded inputs %d were dropped and %d failed", self.dropped, self.failed)
+            log.warning("%d inputs to record were dropped, and %d failed", self.dropped, self.failed)
 
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
             size, served, inputs, prediction, reasons, time = work
-            unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
+            wordless = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
             about = {"time": time.isoformat(), "model": served.name, "version": served.version}
             for place, (value, why) in enumerate(zip(inputs, reasons, strict=True)):
                 try:
-                    row = {} if unknown_words else served.predictor.rows(prediction[place : place + 1])[0]
+                    row = {} if wordless else served.predictor.rows(prediction[place : place + 1])[0]
                     self._write({**about, "why": why, "input": _plain(value), **row}, why)
-                except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
+                except Exception:  # a row, hook or disk may fail in any way; continue with the other rows
                     self._fail()
             self._done += size
 
@@ -148,7 +148,7 @@ class Recorder(Observer):
         row.pop("index", None)
         redacted = row if self._redact is None else self._redact(row)
         if redacted is not None:
-            # without "why" a row would pass for a log of all traffic
+            # "why" marks the row: this is not a log of all traffic
             line = json.dumps({**redacted, "why": why}, ensure_ascii=False) + "\n"
             self._file.write(line.encode(errors="backslashreplace"))
             self.written += 1
@@ -161,7 +161,7 @@ def _size(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """An input as JSON can hold it."""
+    """An input as a JSON value."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
@@ -170,7 +170,7 @@ def _plain(value: Any) -> Any:
 
 
 class _RotatingFile:
-    """A file that lines are appended to; beyond a size it becomes FILE.1 and begins anew. Processes may share it."""
+    """A file to append lines to, moved to FILE.1 at its size limit; processes may share it."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self._path, self._most, self._older = path, most_bytes, path.with_name(f"{path.name}.1")
@@ -178,7 +178,7 @@ class _RotatingFile:
             if each.is_symlink() or (each.exists() and not each.is_file()):
                 raise InputError(f"{each} is not a regular file; choose another file to record in")
         if importlib.util.find_spec("fcntl") is None:
-            raise InputError("recording needs file locks, which this system lacks; leave --record out")
+            raise InputError("recording needs file locks, which this system lacks; omit --record")
         self.write(b"")
 
     def write(self, line: bytes) -> None:
@@ -191,7 +191,7 @@ class _RotatingFile:
             raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
 
     def _appended(self, line: bytes) -> bool:
-        """Append a line; false if the file was rotated, and a new one is to be opened."""
+        """Append a line; return False if the file was rotated and must be opened again."""
         import fcntl
 
         with open(self._path, "ab", 0, opener=_private) as file:
@@ -211,5 +211,5 @@ class _RotatingFile:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file that only its owner may read, and no link or pipe."""
+    """Open a file readable by its owner only; refuse links and do not block on pipes."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -1,4 +1,4 @@
-"""REST: the service itself, its models and their versions, by Starlette; see ``predict_routes`` for predictions."""
+"""REST routes for the service, its models and versions, by Starlette; predictions are in ``predict_routes``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Unload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rest_app(service: Service, further: list[Route]) -> Starlette:
-    """The application with the routes of REST, and further ones."""
+    """The application with the REST routes and ``further`` ones."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.routing import Route
@@ -60,7 +60,7 @@ def rest_app(service: Service, further: list[Route]) -> Starlette:
 
 
 def json_response(facts: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A response in JSON."""
+    """A JSON response."""
     from starlette.responses import Response
 
     return Response(json.dumps(facts).encode(), status, headers, media_type="application/json")
@@ -70,13 +70,13 @@ async def _error_response(request: Request, error: Exception) -> Response:
     from starlette.exceptions import HTTPException
 
     if not isinstance(error, HTTPException):
-        known = refusal(error)
-        return json_response({"error": known.message}, known.status, error_headers(known))
+        refused = refusal(error)
+        return json_response({"error": refused.message}, refused.status, error_headers(refused))
     path, headers = cut(request.url.path), dict(error.headers or {})
     allowed = ", ".join(sorted(headers.get("Allow", "another method").split(", ")))
     routes = "/predict, /explain, /describe, /metrics, /stats, the page at / and those under /v2"
     messages = {
-        404: f"there is nothing at {path}; the routes are {routes}",
+        404: f"{path} is not a route; expected {routes}",
         405: f"{request.method} is not allowed at {path}; expected {allowed}",
     }
     return json_response({"error": messages.get(error.status_code, error.detail)}, error.status_code, headers)
@@ -96,7 +96,7 @@ class _Front:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
         if not self._service.ready:
-            raise ServeError(503, "the service is not ready: it loads its models, or is about to end", retry_after=1)
+            raise ServeError(503, "the service is not ready: it is loading models or stopping; retry", retry_after=1)
         return json_response({"ready": True})
 
     async def model(self, request: Request) -> Response:
@@ -105,7 +105,7 @@ class _Front:
     async def model_ready(self, request: Request) -> Response:
         served = self._served(request)
         if not served.ready:
-            raise ServeError(503, f"model {cut(served.name)} is being unloaded", retry_after=1)
+            raise ServeError(503, f"model {cut(served.name)} is being unloaded; retry", retry_after=1)
         return json_response({"name": served.name, "version": served.version, "ready": True})
 
     def _served(self, request: Request) -> Served:
@@ -119,7 +119,7 @@ class _Front:
     async def load(self, request: Request) -> Response:
         options = (await self._body(request, _Load)).parameters or LoadParameters()
         work = self._service.load(request.path_params["name"], options.version, keep=bool(options.keep))
-        served = await asyncio.shield(work)  # even if the client leaves
+        served = await asyncio.shield(work)  # even if the client disconnects
         return json_response({"name": served.name, "version": served.version, "state": "READY"})
 
     async def unload(self, request: Request) -> Response:
@@ -129,6 +129,6 @@ class _Front:
         return json_response({"name": request.path_params["name"], **version, "state": "UNAVAILABLE"})
 
     async def _body(self, request: Request, kind: type[T]) -> T:
-        """The body of a verb, which may be empty."""
+        """The decoded body, which may be empty."""
         body = await read_body(request.receive, self._service.settings.timeout)
         return decode_json(body, kind, "the body") if body.strip() else kind()

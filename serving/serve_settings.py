@@ -1,4 +1,4 @@
-"""How a service runs."""
+"""Settings of a service."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from .stats import Watching
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a service runs: where it listens, what it takes at most, and what runs its bundles.
+    """Settings of a service: addresses, limits, and the backend of its bundles.
 
     Attributes:
-        host: address to listen on; anything but this machine's own is for services behind a firewall or proxy.
-        port: port of REST; 0 lets the system choose one.
-        grpc_port: port of gRPC, where 0 lets the system choose one; without it there is no gRPC.
-        batch_size: most inputs in one run; those that wait run together, and none waits for others to come.
-        queue: most inputs that wait for one model; beyond it requests are refused (503), and told when to come again.
-        timeout: seconds that a request may take, from its first byte to its answer.
-        max_bytes: largest body of a request, in bytes.
-        requests: most requests that are read and answered at a time.
+        host: address to listen on; use others only behind a firewall or proxy.
+        port: HTTP port; 0 for any free port.
+        grpc_port: gRPC port; 0 for any free port; by default no gRPC.
+        batch_size: most inputs in one batch; waiting inputs run together, without a batching delay.
+        queue: most waiting inputs per model; beyond it requests are rejected (503) with Retry-After.
+        timeout: most seconds per request, from its first byte to its answer.
+        max_bytes: largest request body, in bytes.
+        requests: most concurrent requests.
         workers: processes that share the port, each with its own copy of the model.
-        token: secret that clients send as ``Authorization: Bearer …``; without it anyone who reaches the port may ask.
-        tls_cert: PEM file of the certificate (with its chain); with it, the service speaks HTTPS only.
+        token: secret that clients send as ``Authorization: Bearer …``; by default no authentication.
+        tls_cert: PEM file of the certificate (with its chain); the service then accepts HTTPS only.
         tls_key: PEM file of the certificate's private key.
-        origins: further origin by which a service may be asked, through a proxy and by its pages in browsers, as in
-            https://models.example.com.
-        backend: backend that runs the bundles, where auto is the first that can run.
-        precision: precision of the graphs; without it that of the backend's choice.
-        threads: threads within one run; without it the backend's default.
-        trust: PEM file with the public key, or the issuers' certificates, that every bundle must be signed by.
-        watching: how predictions are watched for drift.
-        recording: of inputs that are abstained from or flagged; without it none are.
+        origins: further origin of requests, for proxies and browser pages, as in https://models.example.com.
+        backend: backend that runs the bundles; auto is the first available one.
+        precision: precision of the graphs; by default the backend's first choice.
+        threads: threads per batch; by default the backend's choice.
+        trust: PEM file with the public key, or issuers' certificates, that must have signed every bundle.
+        watching: options of drift detection.
+        recording: record of abstained and flagged inputs; by default none.
 
     Raises:
-        InputError: one of them cannot be used.
+        InputError: an invalid value.
     """
 
     host: str = "127.0.0.1"
@@ -79,24 +78,24 @@ class ServeSettings:
             raise InputError(f"timeout is {cut(self.timeout)}; expected seconds, above 0 and at most 86400 (a day)")
         if not self.host:
             raise InputError("host is empty; expected an address, as in 127.0.0.1")
-        if self.token is not None and not re.fullmatch(r"[!-~]{8,}", self.token):  # too short, or no header holds it
+        if self.token is not None and not re.fullmatch(r"[!-~]{8,}", self.token):  # too short, or invalid in a header
             count = f"{len(self.token)} characters"
             raise InputError(f"the token has {count}; expected 8 or more printable ASCII characters without spaces")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise InputError("tls_cert and tls_key belong together: TLS needs a certificate and its private key")
+            raise InputError("only one of tls_cert and tls_key is set; TLS needs a certificate and its private key")
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/]+", origin):
-                raise InputError(f"origins has {cut(origin)}; expected a scheme and host: https://models.example.com")
+                raise InputError(f"origins has {cut(origin)}; expected an origin, as in https://models.example.com")
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the service."""
+        """True if only this machine can reach the service."""
         return is_loopback(self.host)
 
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address, is this machine itself."""
+    """Return True if a host name or address is loopback."""
     if host.lower() == "localhost":
         return True
     try:

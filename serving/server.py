@@ -1,4 +1,4 @@
-"""``hydrant serve``: checks before a port is taken, and one process from the first opened model to the last answer."""
+"""``hydrant serve``: checks of ports and certificates, and one serving process from start to end."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Announce = Callable[[Ready], None]
 
 @contextlib.contextmanager
 def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
-    """A port that is listened on."""
+    """A bound port that listens, unless ``listens`` is False."""
     try:
-        found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        *kind, _, address = found[0]
+        addresses = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        *kind, _, address = addresses[0]
         port = socket.socket(*kind)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"cannot listen on {cut(host)}: {error}; give an address of this machine") from error
+        raise InputError(f"cannot listen on {cut(host)}: {error}; use an address of this machine") from error
     with port:
         try:
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
@@ -60,12 +60,12 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
                 port.listen(2048)
         except OSError as error:
             place = f"port {number} of {cut(host)}"
-            raise InputError(f"cannot listen on {place}: {error.strerror}; give a free port, or 0 for any") from error
+            raise InputError(f"cannot listen on {place}: {error.strerror}; use a free port, or 0 for any") from error
         yield port
 
 
 def check_certificate(settings: ServeSettings) -> None:
-    """Read the certificate and its key before a port is taken."""
+    """Check the certificate and its key before opening a port."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
 
@@ -76,11 +76,11 @@ def check_certificate(settings: ServeSettings) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, no_password)
     except OSError as error:  # includes SSLError
         files = f"{cut(settings.tls_cert)} with {cut(settings.tls_key)}"
-        raise InputError(f"cannot use {files}: {cut(error, 100)}; expected PEM files that belong together") from error
+        raise InputError(f"cannot use {files}: {cut(error, 100)}; expected matching PEM files") from error
 
 
 class Monitor:
-    """The observers of a service, and the routes of its counts; a worker reports through ``pipe`` instead."""
+    """The observers of a service, and its metrics routes; a worker reports through ``pipe``."""
 
     def __init__(
         self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
@@ -102,17 +102,17 @@ class Monitor:
         from starlette.routing import Route
 
         async def answer(path: str, request: Request) -> Response:
-            asked = path, request.headers.get("accept", ""), self._recorded()
+            details = path, request.headers.get("accept", ""), self._recorded()
             try:
-                body, content_type = await asyncio.to_thread(self._metrics.answer, *asked)
-            except (EOFError, OSError) as error:  # TimeoutError among them
-                raise ServeError(503, "the process that counts does not answer; retry", retry_after=1) from error
+                body, content_type = await asyncio.to_thread(self._metrics.answer, *details)
+            except (EOFError, OSError) as error:  # includes TimeoutError
+                raise ServeError(503, "the parent process does not answer; retry", retry_after=1) from error
             return Response(body, headers={"cache-control": "no-store"}, media_type=content_type)
 
         return [Route(path, partial(answer, path)) for path in STATS_PATHS]
 
     def close(self) -> None:
-        """Write and report the rest."""
+        """Write the remaining records, and report the remaining counts."""
         if self._recorder is not None:
             self._recorder.close()
         if isinstance(self.stats, Reporter):
@@ -124,14 +124,14 @@ class Monitor:
 
 
 def assembled(service: Service, monitor: Monitor) -> App:
-    """Everything that is reached by HTTP."""
+    """The whole ASGI application."""
     app: App = PredictRoutes(service, rest_app(service, [*page_routes(service), *monitor.routes()]))
     app = app if monitor.spans is None else monitor.spans.around(app)
     return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
-    """Signals that end a service; SIGHUP of a closed terminal, too, unless ``nohup`` ignores it."""
+    """Signals that end a service, including SIGHUP unless ignored (``nohup``)."""
     hangup = getattr(signal, "SIGHUP", None)
     closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (hangup,)
     return (signal.SIGTERM, signal.SIGINT, *closes)
@@ -147,18 +147,18 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes, or ``parent`` closes; ``counts`` leads to :class:`WorkerStats`."""
-    # in batches of short texts, threads of the tokenizer cost more than they save
+    """Serve from this process until a signal, or until ``parent`` closes; ``counts`` leads to :class:`WorkerStats`."""
+    # for batches of short texts, tokenizer threads cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     usual = gc.get_threshold()
     factory: Any = None
-    with contextlib.suppress(ImportError):  # it takes less CPU for each request
+    with contextlib.suppress(ImportError):  # uvloop takes less CPU for each request
         factory = importlib.import_module("uvloop").new_event_loop
     monitor = Monitor(settings.watching, settings.recording, counts)
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_main(Service(folder, settings, monitor.observers), monitor, port, announce, parent, warm_first))
-    finally:  # for a process that goes on
+    finally:  # the process may continue
         gc.set_threshold(*usual)
         gc.unfreeze()
 
@@ -171,7 +171,7 @@ async def _main(
     parent: Connection | None,
     warm_first: bool,
 ) -> None:
-    """Open the models, usually while the port answers already; serve until the end; answer requests in progress."""
+    """Open the models (unless ``warm_first``, while listening), serve, and answer requests in progress at the end."""
     import uvicorn
 
     settings = service.settings
@@ -186,19 +186,19 @@ async def _main(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=75,  # proxies close theirs after a minute, and must come first
+            timeout_keep_alive=75,  # proxies close idle connections after a minute, and must close first
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
     )
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # they are the caller's
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # the caller handles them
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
         if parent is not None:
             loop.remove_reader(parent.fileno())
-        server.force_exit = server.should_exit  # a second time, it does not wait
+        server.force_exit = server.should_exit  # the second signal does not wait
         service.leaving = server.should_exit = True
         starting.cancel()
         if front is not None:
@@ -208,7 +208,7 @@ async def _main(
     if parent is None:
         for each in end_signals():
             loop.add_signal_handler(each, leave)
-    else:  # in a worker, or a thread, the parent closes the pipe, or is gone
+    else:  # in a worker or thread: the parent closes the pipe, or ends
         loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
     try:
@@ -223,7 +223,7 @@ async def _main(
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not starting.cancelled():
             starting.result()
-            gc.collect()  # the collector need not look at objects that stay; requests leave little garbage
+            gc.collect()  # then exclude lasting objects from collection; requests leave little garbage
             gc.freeze()
             gc.set_threshold(10_000, 20, 20)
             scheme, (host, number) = "http" if settings.tls_cert is None else "https", port.getsockname()[:2]

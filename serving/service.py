@@ -1,7 +1,7 @@
 """Bundles as a service, for every front (REST, gRPC, Ray).
 
-One version answers for a name, unless more are kept. A new one is opened and warmed beside the current one; then it
-takes the requests, and the old one finishes its own and is closed, so that no request is dropped.
+Each model has one current version, unless others are kept loaded. A new version is opened and warmed up first; then it
+gets the new requests. The old version finishes its own requests and is closed, so no request is dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Versions = Mapping[str, Path]
 """Version → folder of its bundle, the oldest first."""
 
 ONLY = "1"  # the version of a bundle without versions
-STOPPING = "the service is stopping; ask another one, or later"
+STOPPING = "the service is stopping; retry later, or use another instance"
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Model:
 
 
 class Service:
-    """Every model of a folder, in one event loop; while ``leaving``, requests in progress are answered."""
+    """Every model of a folder, in one event loop; while ``leaving``, it answers requests in progress."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Service:
         self.settings, self.observer = settings, Observers(*observers)
         self.admission = Admission(settings.requests, MAX_BODIES * settings.max_bytes)
         self._folder = Path(folder)
-        self._models = {name: _Model() for name in found_bundles(folder)}
+        self._models = {name: _Model() for name in list_bundles(folder)}
         run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
         self._opens = opens or (lambda path: load(path, settings.backend, **run))  # type: ignore[arg-type]
         self.leaving = self._started = self._draining = False
 
     @property
     def ready(self) -> bool:
-        """Whether every model is warm, and the service is not stopping."""
+        """True once every model is warm, until the service stops."""
         return self._started and not self.leaving and not self._draining
 
     @property
@@ -81,7 +81,7 @@ class Service:
         return sorted(self._models[name].loaded, key=version_order) if name in self._models else []
 
     async def start(self) -> None:
-        """Load the newest version of every model; ready then."""
+        """Load the newest version of every model; the service is then ready."""
         for name in sorted(self._models):
             _log_current(log, await self._load(name))
         self._started = True
@@ -93,9 +93,9 @@ class Service:
         if name is None:
             names = (list(self.answering) if self._started else []) or sorted(self._models)
             if len(names) > 1:
-                raise ServeError(400, f"several models are served; name one of {listing(names)}")
+                raise ServeError(400, f"the request names no model; expected one of {listing(names)}")
             name = names[0]
-        model = self._known(name)
+        model = self._model(name)
         wanted = model.current if version is None else version
         served = None if wanted is None else model.loaded.get(wanted)
         if served is not None:
@@ -105,13 +105,13 @@ class Service:
         if version is None:
             raise ServeError(404, f"model {cut(name)} is not loaded; POST /v2/repository/models/{name}/load loads it")
         loaded = listing(model.loaded)
-        raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded; loaded are: {loaded}")
+        raise ServeError(404, f"model {cut(name)} has no loaded version {cut(version)}; expected one of: {loaded}")
 
     async def predict(
         self, served: Served, inputs: Inputs, timeout: float | None = None, on_error: str = "raise"
     ) -> Prediction:
-        """Predict the inputs of one request, in order, never a path; if cancelled, they leave the queue."""
-        if isinstance(inputs, Mapping):  # before they run in parts, so that a message names a row by its place here
+        """Predict the inputs of one request, in order; paths are never read; if cancelled, inputs leave the queue."""
+        if isinstance(inputs, Mapping):  # before batching, so that errors name rows of this request
             inputs = checked_tensors(inputs, served.predictor.spec)
         limit = self.settings.timeout
         prediction = await served.batcher.submit(inputs, limit if timeout is None else min(timeout, limit), on_error)
@@ -123,28 +123,28 @@ class Service:
 
     def index(self) -> list[dict[str, Any]]:
         """Every version of every model, as in the repository extension: name, version, state and reason."""
-        found = self._folder_models()
+        bundles = self._folder_models()
         rows = []
         for name, model in sorted(self._models.items()):
-            for version in sorted({*found.get(name, {}), *model.states}, key=version_order):
+            for version in sorted({*bundles.get(name, {}), *model.states}, key=version_order):
                 state, reason = model.states.get(version, ("UNAVAILABLE", "not loaded"))
                 rows.append({"name": name, "version": version, "state": state, "reason": reason})
         return rows
 
     async def load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """Load a version of a model, the newest by default, as the current one; ``keep`` keeps those before loaded."""
+        """Load a version of a model, by default the newest, and make it current; ``keep`` keeps the others loaded."""
         with self._changing("a load"):
             served = await self._load(name, version, keep=keep)
         _log_current(changes, served)
         return served
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Close a model once it has answered its requests; logged, and so is a refusal."""
+        """Close a model after its requests in progress; successes and refusals are logged."""
         with self._changing("an unload"):
-            model = self._known(name)
+            model = self._model(name)
             async with model.changing:
                 if version is not None and version not in model.loaded:
-                    raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded")
+                    raise ServeError(404, f"model {cut(name)} has no loaded version {cut(version)}")
                 old = [each for each in model.loaded.values() if version in (None, each.version)]
                 model.loaded = {each.version: each for each in model.loaded.values() if each not in old}
                 if model.current not in model.loaded:
@@ -153,18 +153,18 @@ class Service:
                     await self._close(model, each)
         if old:
             gone = listing(each.version for each in old)
-            changes.info("model %s: unloaded %s; loaded are: %s", name, gone, listing(self.versions(name)))
+            changes.info("model %s: unloaded %s; still loaded: %s", name, gone, listing(self.versions(name)))
 
     @contextlib.contextmanager
     def _changing(self, what: str) -> Iterator[None]:
-        """Refuse a change that only one of several workers would make, and log refusals."""
+        """Refuse changes with several workers, where only one would change, and log refusals."""
         try:
             if self.settings.workers > 1:
                 shared = f"{self.settings.workers} workers share this port"
-                raise ServeError(409, f"{shared}; restart the service, or run one worker")
+                raise ServeError(409, f"{shared}, and only one would change; restart the service, or run one worker")
             yield
         except ServeError as error:
-            extra = ALWAYS if error.status == 409 else None  # not for each name that a client makes up
+            extra = ALWAYS if error.status == 409 else None  # clients can cause any number of the others
             log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
             raise
 
@@ -174,7 +174,7 @@ class Service:
             raise self._unknown(name)
         wanted = list(versions)[-1] if version is None else version
         if wanted not in versions:
-            raise ServeError(404, f"model {cut(name)} has no version {cut(wanted)}; there are: {listing(versions)}")
+            raise ServeError(404, f"model {cut(name)} has no version {cut(wanted)}; expected: {listing(versions)}")
         model = self._models.setdefault(name, _Model())
         async with model.changing:
             if self._draining:
@@ -193,22 +193,22 @@ class Service:
             model.states[wanted] = ("READY", "")
             for each in old:
                 each.ready = False
-            self.observer.queue(served, 0)  # from now on this one is counted, and watched anew
+            self.observer.queue(served, 0)  # starts its counts and drift watch
             for each in old:
                 await self._close(model, each)
         return served
 
     async def drain(self) -> None:
-        """Take no more requests, answer those in progress, and close every model."""
+        """Refuse new requests, answer those in progress, and close every model."""
         self._draining = True
-        for model in list(self._models.values()):  # a version that is being loaded may bring another name
+        for model in list(self._models.values()):  # a load in progress may add a name
             async with model.changing:
                 old, model.loaded, model.current = list(model.loaded.values()), {}, None
                 for each in old:
                     await self._close(model, each)
 
     async def _warmed(self, name: str, version: str, path: Path) -> Served:
-        """A version that is open and has run once; ``ServeError`` 409 if it cannot be opened."""
+        """An open and warmed-up version; raises ``ServeError`` 409 if it cannot be opened."""
         try:
             predictor = await asyncio.to_thread(self._opened, path)
         except HydrantError as error:
@@ -235,43 +235,43 @@ class Service:
         return predictor
 
     async def _close(self, model: _Model, served: Served) -> None:
-        """Answer its requests, and close it."""
+        """Close a version after its requests."""
         served.ready = False
         replaced = served.version in model.loaded
         if not replaced:
             model.states[served.version] = ("UNLOADING", "")
         await served.batcher.close()
-        del served.batcher  # a cycle, and the collector ignores objects from the start
+        del served.batcher  # breaks a cycle, which the frozen collector would never free
         await asyncio.to_thread(served.predictor.close)
         if not replaced:
             model.states[served.version] = ("UNAVAILABLE", "unloaded")
-            if not self._draining:  # a service reports its counts until it ends
+            if not self._draining:  # counts are reported until the service ends
                 self.observer.gone(served)
 
-    def _known(self, name: str) -> _Model:
+    def _model(self, name: str) -> _Model:
         if name not in self._models:
             raise self._unknown(name)
         return self._models[name]
 
     def _folder_models(self) -> Mapping[str, Versions]:
-        with contextlib.suppress(InputError):  # it was moved away; loaded models stay
-            return found_bundles(self._folder)
+        with contextlib.suppress(InputError):  # the folder was moved; loaded models stay
+            return list_bundles(self._folder)
         return {}
 
     def _unknown(self, name: str) -> ServeError:
-        return ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._models))}")
+        return ServeError(404, f"no model is called {cut(name)}; expected one of: {listing(sorted(self._models))}")
 
 
 def _log_current(to: logging.Logger, served: Served) -> None:
     to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
 
 
-def found_bundles(folder: str | Path) -> dict[str, Versions]:
+def list_bundles(folder: str | Path) -> dict[str, Versions]:
     """Models of a folder by name, with versions; names in requests are looked up here, and never become paths."""
     root = Path(folder)
     if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        raise InputError(f"{root} {what}; expected a bundle, or a folder of bundles as NAME/VERSION/")
+        problem = "is not a folder" if root.exists() else "does not exist"
+        raise InputError(f"{root} {problem}; expected a bundle, or a folder of bundles as NAME/VERSION/")
     if (root / MANIFEST).is_file():
         return {root.resolve().name or "model": {ONLY: root}}
     models: dict[str, Versions] = {}
@@ -281,15 +281,15 @@ def found_bundles(folder: str | Path) -> dict[str, Versions]:
         elif versions := {inner.name: inner for inner in _folders(each) if (inner / MANIFEST).is_file()}:
             models[each.name] = {name: versions[name] for name in sorted(versions, key=version_order)}
     if not models:
-        found = listing([each.name for each in _folders(root)])
-        raise InputError(f"{root} holds no bundle; expected one, or bundles in NAME/ or NAME/VERSION/; found {found}")
+        names = listing([each.name for each in _folders(root)])
+        raise InputError(f"{root} holds no bundle; expected one, or bundles in NAME/ or NAME/VERSION/; found {names}")
     return models
 
 
 def version_order(version: str) -> tuple[int, int, str]:
     """Sort key of versions, the oldest first: numbers by value, after all other names."""
-    whole = version.isascii() and version.isdigit()
-    return (int(whole), int(version) if whole else 0, version)
+    number = version.isascii() and version.isdigit()
+    return (int(number), int(version) if number else 0, version)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Counts of a service, in bounded memory: the source of its metrics, its page, ``GET /stats`` and its drift watch."""
+"""Counts of a service, in bounded memory, for metrics, the page, ``GET /stats`` and drift detection."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ from .observers import ALWAYS, Observer, Served
 log = logging.getLogger(__name__)
 
 TOGETHER = 128
-"""Predicted inputs that are evaluated together, unless a second passes before."""
+"""Predicted inputs that are evaluated together, or after a second."""
 
 STEP, STEPS = 10.0, 360
-"""Seconds of one point of the charts, and the number of points: an hour."""
+"""Seconds of one point of the charts, and number of points (an hour)."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper bounds of the buckets of latencies and batch sizes."""
 
 MODELS = 256
-"""Versions that are counted at a time; a further one replaces the one that was idle longest."""
+"""Most versions counted at a time; another one replaces the longest idle one."""
 
-NEWEST = 1000  # latencies that quantiles are taken from
-WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}  # of the rates, in seconds
+NEWEST = 1000  # latencies used for quantiles
+WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}  # seconds
 
 
 @dataclass(frozen=True)
 class Watching:
-    """How a service watches its predictions for drift.
+    """Options of drift detection.
 
     Attributes:
-        alpha: probability of any alarm while the traffic is like the calibration examples.
-        psi: population stability index from which on a score or the labels have changed, where chance does not explain
-            it.
-        window: inputs whose histograms are compared at a time.
+        alpha: probability of any false alarm while traffic matches the calibration data.
+        psi: population stability index that counts as drift, if chance does not explain it.
+        window: inputs per histogram that is compared.
 
     Raises:
-        InputError: one of them is out of range.
+        InputError: a value out of range.
     """
 
     alpha: float = 0.01
@@ -62,7 +61,7 @@ class Watching:
 
 
 class Buckets:
-    """A histogram; ``bounds`` are upper ends, and a last bucket holds what is above."""
+    """A histogram; ``bounds`` are the upper ends of all buckets but the last."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
@@ -79,7 +78,7 @@ class Buckets:
 
 
 class ModelStats:
-    """Counts of one version of a model; ``steps`` are those of the last hour, by their start."""
+    """Counts of one version of a model; ``steps`` are the last hour's counts, by their start."""
 
     def __init__(self, served: Served, watching: Watching, began: float) -> None:
         predictor = served.predictor
@@ -100,12 +99,12 @@ class ModelStats:
         self.steps: deque[tuple[float, Counter[str]]] = deque(maxlen=STEPS)
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._waiting: list[Prediction] = []
-        self._kept = 0  # inputs of these
+        self._waiting_inputs = 0
         self._came = self._evaluated = -math.inf
         self._last_window = Counts()
 
     def is_of(self, served: Served) -> bool:
-        """Whether these counts are of it, and not of another version that replaced it."""
+        """Return True unless another bundle has replaced the version."""
         return self.calibration is served.predictor.calibration
 
     def step(self, now: float) -> Counter[str]:
@@ -116,20 +115,20 @@ class ModelStats:
         return self.steps[-1][1]
 
     def take(self, prediction: Prediction, now: float) -> list[Alarm]:
-        """Keep a prediction, and evaluate the kept ones if it is time; returns new alarms."""
+        """Add a prediction, and evaluate the waiting ones if due; returns new alarms."""
         alarms = self.evaluate() if now - self._came >= 1 else []
-        if not is_counted(prediction):  # joined with others, these would not be counted either
+        if not is_counted(prediction):  # would exclude the others when joined
             return alarms
         self._waiting.append(prediction)
-        self._kept += len(prediction)
+        self._waiting_inputs += len(prediction)
         self._came = now
-        if now - self._evaluated >= 1 or self._kept >= TOGETHER:
+        if now - self._evaluated >= 1 or self._waiting_inputs >= TOGETHER:
             alarms += self.evaluate()
         return alarms
 
     def evaluate(self) -> list[Alarm]:
-        """Count the kept predictions, at the time when the last of them came; returns new alarms."""
-        waiting, self._waiting, self._kept, self._evaluated = self._waiting, [], 0, self._came
+        """Count the waiting predictions, at the arrival of the last one; returns new alarms."""
+        waiting, self._waiting, self._waiting_inputs, self._evaluated = self._waiting, [], 0, self._came
         if not waiting:
             return []
         return self.count(observed(Prediction.concatenate(waiting), self.names, self.calibration), self._came)
@@ -174,14 +173,14 @@ class ModelStats:
         }
 
     def _rates(self, now: float) -> dict[str, Any]:
-        """Shares of decisions in sliding windows, requests a second, and the rates at calibration."""
+        """Decision rates in sliding windows, requests a second, and rates at calibration."""
         rates: dict[str, Any] = {}
         for name, seconds in WINDOWS.items():
             counts: Counter[str] = Counter()
             for start, step in self.steps:
                 if now - start < seconds:
                     counts.update(step)
-            # whole steps and the current one, none before the first
+            # whole steps and the current one, since the start
             covered = max(1.0, min(seconds - STEP + now % STEP, now - self.began))
             inputs = counts["inputs"]
             rates[name] = {
@@ -195,7 +194,7 @@ class ModelStats:
         return rates
 
     def _histograms(self, watch: Watch) -> dict[str, Any]:
-        """Scores at calibration, and in the last whole window and since."""
+        """Histograms of scores at calibration, and since the start of the last whole window."""
         recent = Counts()
         recent.add(self._last_window)
         recent.add(watch.current)
@@ -224,7 +223,7 @@ def _drift(watch: Watch) -> dict[str, Any]:
 
 
 class Stats(Observer):
-    """Counts of a service; hold ``lock`` while reading ``refused`` (by status) or the result of :meth:`models`."""
+    """Counts of a service; hold ``lock`` to read ``refused`` (by status) or the result of :meth:`models`."""
 
     def __init__(self, watching: Watching = Watching(), clock: Callable[[], float] = time.monotonic) -> None:
         self._watching, self._clock = watching, clock
@@ -255,21 +254,21 @@ class Stats(Observer):
             model.batch_seconds.add(seconds)
 
     def queue(self, served: Served, depth: int) -> None:
-        """Note how many inputs wait."""
+        """Set the number of waiting inputs."""
         with self.lock:
             model = self._of(served)
             if model.is_of(served):
                 model.depth = depth
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: ARG002
-        """Count predictions, and watch them for drift."""
+        """Count predictions, and check them for drift."""
         with self.lock:
             model = self._of(served)
             alarms = model.take(prediction, self._clock()) if model.is_of(served) else []
         _warn(model, alarms)
 
     def seen(self, served: Served, seen: Observed) -> None:
-        """Count predictions that a worker evaluated, in the order of arrival."""
+        """Count predictions that a worker evaluated, in order of arrival."""
         with self.lock:
             model = self._of(served)
             alarms = model.count(seen, self._clock()) if model.is_of(served) else []
@@ -281,7 +280,7 @@ class Stats(Observer):
             self._models.pop((served.name, served.version), None)
 
     def models(self) -> list[ModelStats]:
-        """All counts, with kept predictions evaluated; read them while holding :attr:`lock`."""
+        """All counts, with waiting predictions evaluated; read them while holding :attr:`lock`."""
         with self.lock:
             models = [self._models[key] for key in sorted(self._models)]
             alarms = [model.evaluate() for model in models]
@@ -297,13 +296,13 @@ class Stats(Observer):
             return {"uptime": now - self._began, "models": [model.snapshot(now) for model in models]}
 
     def _of(self, served: Served) -> ModelStats:
-        """Counts of a model; a version that is being unloaded counts for the one that replaced it."""
+        """Counts of a model; a version being unloaded counts for its replacement."""
         key = (served.name, served.version)
         model = self._models.get(key)
         if model is None or (served.ready and not model.is_of(served)):
             model = ModelStats(served, self._watching, self._clock())
             if not served.ready:
-                return model  # it is gone, and so are these counts
+                return model  # unloaded: discard these counts
             self._models[key] = model
             while len(self._models) > MODELS:
                 self._models.popitem(last=False)

@@ -1,6 +1,6 @@
-"""Counts of several workers as one, kept by the process that started them.
+"""Counts of all workers, summed by the process that started them.
 
-A worker reports once a second, and whenever it is asked for metrics, which the other process answers for all workers.
+A worker reports once a second and at each request for metrics, which the parent process answers for all workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds between two reports
 MAX_EVENTS = 100_000
-"""Events that a worker keeps until its next report; of more, the oldest are lost."""
+"""Most events in a report; the oldest are dropped."""
 
 STATS_TIMEOUT_SECONDS = 10.0
 
@@ -37,7 +37,7 @@ Key = tuple[str, str]  # name and version of a model
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """The predictor of a model, as far as :class:`Stats` asks."""
+    """The attributes of a predictor that :class:`Stats` reads."""
 
     task: str
     labels: tuple[str, ...]
@@ -45,7 +45,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(msgspec.Struct):
-    """What happened in a worker since its last report; events are methods of :class:`Stats` with their arguments."""
+    """Changes in a worker since its last report; events are methods of :class:`Stats` with their arguments."""
 
     models: dict[Key, ModelInfo] = {}
     events: deque[tuple[str, Key, tuple[Any, ...]]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
@@ -55,18 +55,18 @@ class WorkerReport(msgspec.Struct):
 
 
 class Reporter(Observer):
-    """In a worker: reports events, and asks for the metrics of all workers."""
+    """In a worker: reports events, and requests the metrics of all workers."""
 
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
         self._lock, self._talking = threading.Lock(), threading.RLock()
         self._begin()
-        self._questions = 0  # so that a late answer is not taken for another one
+        self._questions = 0  # numbers them, to discard late answers
         self._ended = threading.Event()
         threading.Thread(target=self._work, name="hydrant-counts", daemon=True).start()
 
     def refuse(self, status: int) -> None:
-        """Count a request that was refused before it reached a model."""
+        """Count a request that was rejected before it reached a model."""
         with self._lock:
             self._report.refused[status] += 1
 
@@ -81,7 +81,7 @@ class Reporter(Observer):
             self._report.events.append(("batch", self._key(served), (size, seconds)))
 
     def queue(self, served: Served, depth: int) -> None:
-        """Note how many inputs wait."""
+        """Set the number of waiting inputs."""
         with self._lock:
             self._report.depths[self._key(served)] = depth
 
@@ -91,7 +91,7 @@ class Reporter(Observer):
             self._predictions.append((self._key(served), prediction))
 
     def answer(self, path: str, accept: str, recorded: Recorded) -> tuple[bytes, str]:  # noqa: ARG002
-        """As ``Metrics.answer``, of all workers."""
+        """``Metrics.answer`` for all workers."""
         with self._talking:
             self._questions += 1
             self._send((self._questions, path, accept))
@@ -103,12 +103,12 @@ class Reporter(Observer):
         raise TimeoutError
 
     def close(self) -> None:
-        """Report the rest, and nothing more."""
+        """Send the last report."""
         self._ended.set()
         try:
             self._send()
         except OSError:
-            log.debug("the process that counts is gone")
+            log.debug("the parent process has ended")
 
     def _begin(self) -> None:
         self._report = WorkerReport()
@@ -141,12 +141,12 @@ class Reporter(Observer):
             try:
                 self._send()
             except OSError:
-                return  # the process that counts is gone, and this one ends with it
+                return  # the parent process has ended, and this one ends with it
 
 
 @dataclass
 class _Worker:
-    """The last reports of a worker; a model is a ``Served`` for :class:`Stats`."""
+    """The latest state of a worker; models replace ``Served`` in :class:`Stats`."""
 
     models: dict[Key, Any] = field(default_factory=dict)
     depths: dict[Key, int] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class _Worker:
 
 
 class WorkerStats:
-    """In the process that starts the workers: counts the events of all of them."""
+    """In the parent process: counts the events of all workers."""
 
     def __init__(self, watching: Watching = Watching()) -> None:
         self.stats = Stats(watching)
@@ -164,7 +164,7 @@ class WorkerStats:
         self._lock = threading.Lock()
 
     def listen(self, pipe: Connection) -> None:
-        """Take the reports of a worker until it ends."""
+        """Receive the reports of a worker until it ends."""
         threading.Thread(target=self._listen, args=(pipe,), name="hydrant-counts", daemon=True).start()
 
     def _listen(self, pipe: Connection) -> None:
@@ -180,9 +180,9 @@ class WorkerStats:
                         number, path, accept = question
                         pipe.send((number, *self._metrics.answer(path, accept, self._recorded())))
                 except (EOFError, OSError):
-                    break  # it ended
+                    break  # the worker ended
                 except Exception:  # one bad report must not stop the count
-                    log.exception("a report of a worker cannot be counted")
+                    log.exception("cannot count a worker's report")
         with self._lock:
             worker.depths = dict.fromkeys(worker.depths, 0)
             self._sum_queues(worker)
@@ -200,7 +200,7 @@ class WorkerStats:
             self.stats.refuse(status, count)
 
     def _model(self, name: str, version: str, info: ModelInfo) -> Any:
-        """The model of all workers with the same bundle; one that it replaces is not counted further."""
+        """The shared model of all workers with the same bundle; a replaced model is no longer counted."""
         key = json.dumps([name, version, info.task, info.labels, info.calibration.to_json()])
         model = self._models.setdefault(key, SimpleNamespace(name=name, version=version, predictor=info))
         for each in self._models.values():
@@ -209,13 +209,13 @@ class WorkerStats:
         return model
 
     def _sum_queues(self, worker: _Worker) -> None:
-        """Note the waiting inputs of all workers for each model of this one."""
+        """Sum the waiting inputs of all workers for each model of this one."""
         for key, model in worker.models.items():
             depths = [each.depths.get(key, 0) for each in self._workers if each.models.get(key) is model]
             self.stats.queue(model, sum(depths))
 
     def _recorded(self) -> Recorded:
-        """Recorded inputs of all workers."""
+        """Counts of recorded inputs of all workers."""
         with self._lock:
             counts = [worker.recorded for worker in self._workers if worker.recorded is not None]
         return {name: sum(each[name] for each in counts) for name in counts[0]} if counts else None

@@ -1,4 +1,4 @@
-"""``hydrant serve``: bundles behind a port, from one process or several that share it; dead ones are replaced."""
+"""``hydrant serve``: bundles behind a port, served by one or several processes; dead ones are replaced."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..errors import HydrantError, InputError, require
 from .observers import configure_log
 from .serve_settings import ServeSettings
 from .server import Announce, Ready, bound, check_certificate, end_signals, serve_alone
-from .service import found_bundles
+from .service import list_bundles
 from .worker_stats import WorkerStats
 
 log = logging.getLogger(__name__)
 
-POLL = 0.2  # seconds between two looks for a signal
-PAUSE = 5.0  # seconds before a replacement that could not start is started again
+POLL = 0.2  # seconds between two checks for a signal
+PAUSE = 5.0  # seconds before a failed replacement is started again
 
 
 def serve(
@@ -34,22 +34,21 @@ def serve(
     settings: ServeSettings = ServeSettings(),
     announce: Announce = lambda ready: None,  # noqa: ARG005
 ) -> None:
-    """Serve bundles until SIGTERM or SIGINT; then answer what is begun, and return.
+    """Serve bundles until SIGTERM or SIGINT; then answer the requests in progress, and return.
 
     Args:
-        folder: bundle made by `hydrant fuse`, or a folder of them as NAME/ or NAME/VERSION/. Of several versions the
-            newest answers.
-        settings: how.
+        folder: bundle, or folder of bundles as NAME/ or NAME/VERSION/; the newest version answers.
+        settings: options of the service.
         announce: called once every model is warm.
 
     Raises:
-        InputError: no bundle, a port that cannot be had, or a certificate that cannot be read.
+        InputError: no bundle, an unavailable port, or an unreadable certificate.
         ServeError: a bundle cannot be opened.
         MissingExtraError: the extra ``serve`` is not installed.
     """
     for module in ("starlette", "uvicorn", "httptools", *(("grpc",) if settings.grpc_port is not None else ())):
         require(module, "serve", "serve bundles")
-    found_bundles(folder)
+    list_bundles(folder)
     check_certificate(settings)
     with bound(settings.host, settings.port) as port, _grpc_port(settings) as settings:  # noqa: PLR1704
         run = serve_alone if settings.workers == 1 else serve_with_workers
@@ -58,8 +57,8 @@ def serve(
 
 @contextlib.contextmanager
 def _grpc_port(settings: ServeSettings) -> Iterator[ServeSettings]:
-    """The settings with a port of gRPC for all workers, which stays reserved while none of them has it."""
-    if settings.grpc_port:  # workers would share a port with strangers, too, and gRPC's own error is long
+    """The settings with a gRPC port for all workers, reserved even while no worker listens."""
+    if settings.grpc_port:  # shared ports would also be shared with other services
         with bound(settings.host, settings.grpc_port):
             pass
     if settings.workers == 1 or settings.grpc_port is None:
@@ -70,7 +69,7 @@ def _grpc_port(settings: ServeSettings) -> Iterator[ServeSettings]:
 
 
 def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
-    """Serve from several processes until a signal comes; then each answers its requests in progress."""
+    """Serve from several processes until a signal arrives; then each answers its requests in progress."""
     start = partial(_Worker, folder, settings, port, WorkerStats(settings.watching))
     workers: list[_Worker] = []
     signals: list[int] = []
@@ -83,13 +82,13 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
             while not signals:
                 wait([worker.process.sentinel for worker in workers], timeout=POLL)
                 for place in [place for place, worker in enumerate(workers) if not worker.process.is_alive()]:
-                    log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
+                    log.error("a worker exited with %s; starting another one", workers[place].process.exitcode)
                     workers[place].leave()
                     workers[place] = start(replaces=True)
                     try:
                         workers[place].ready(signals)
-                    except InputError as error:  # the others go on
-                        log.error("a worker could not start, and is started again in %g s: %s", PAUSE, error)
+                    except InputError as error:  # the others continue
+                        log.error("a worker could not start; retrying in %g s: %s", PAUSE, error)
                         end = time.monotonic() + PAUSE
                         while not signals and time.monotonic() < end:
                             time.sleep(POLL)
@@ -101,7 +100,7 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
 
 
 class _Worker:
-    """One process, which ends when its pipe is closed; a replacement takes connections only once it is warm."""
+    """One process, which ends when its pipe closes; a replacement accepts connections only once it is warm."""
 
     def __init__(
         self, folder: str | Path, settings: ServeSettings, port: socket.socket, stats: WorkerStats, replaces: bool
@@ -118,24 +117,24 @@ class _Worker:
         stats.listen(ours)
 
     def ready(self, signals: list[int]) -> Ready:
-        """Wait until its models are warm, or until a signal came."""
+        """Wait until its models are warm, or until a signal arrives."""
         while not signals:
             if self._pipe.poll(POLL):
                 try:
                     message: Ready | str = self._pipe.recv()
                 except (EOFError, OSError):
-                    message = f"a worker ended with {self.process.exitcode} before it was ready; run one to see why"
+                    message = f"a worker exited with {self.process.exitcode} before it was ready; run one to see why"
                 if isinstance(message, str):
                     raise InputError(message)
                 return message
         return {}
 
     def leave(self) -> None:
-        """Let it answer its requests, and end."""
+        """Let it answer its requests and exit."""
         self._pipe.close()
 
     def join(self, signals: list[int]) -> None:
-        """Wait for its end, which a second signal hastens."""
+        """Wait for its exit; a second signal kills it."""
         while self.process.is_alive():
             self.process.join(POLL)
             if len(signals) > 1:
@@ -145,11 +144,11 @@ class _Worker:
 def _work(run: Callable[..., None], pipe: Connection, level: int) -> None:
     """The main function of a worker."""
     configure_log(level)
-    for each in end_signals():  # a terminal, and systemd, send them to every process of a service
+    for each in end_signals():  # terminals and systemd send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
 
     def report(message: Ready | str) -> None:
-        with contextlib.suppress(OSError):  # the parent has left, as when another worker could not start
+        with contextlib.suppress(OSError):  # the parent has ended, as when another worker could not start
             pipe.send(message)
 
     try:

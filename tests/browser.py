@@ -13,7 +13,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
@@ -23,11 +23,11 @@ FLAGS = (
 
 
 class Browser:
-    """One page. What it asks of the network, and what it complains of, is kept.
+    """One page, with a record of its requests and errors.
 
     Attributes:
         requests: addresses of every request, in order.
-        complaints: console errors, exceptions, and what the browser refused.
+        complaints: console errors, exceptions, and refusals by the browser.
     """
 
     def __init__(self, width: int = 1280, height: int = 900) -> None:
@@ -54,7 +54,7 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._out)  # whose end ends the browser, also where a script stands before it
+        os.close(self._out)  # ends the browser, also behind a wrapper script
         os.close(self._in)
         try:
             self._process.wait(10)
@@ -71,36 +71,36 @@ class Browser:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next(60)
-            if found.get("id") == self._count:
-                assert "error" not in found, found
-                return found["result"]
+            answer = self._next(60)
+            if answer.get("id") == self._count:
+                assert "error" not in answer, answer
+                return answer["result"]
 
     def run(self, script: str) -> Any:
         """The value of an expression of the page, awaited."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def until(self, script: str, seconds: float = 30) -> Any:
-        """The value of an expression, as soon as it is one that counts as true."""
+        """The value of an expression, as soon as it is true."""
         end = time.monotonic() + seconds
-        while not (found := self.run(script)):
+        while not (value := self.run(script)):
             assert time.monotonic() < end, (script, self.complaints, self.run("document.body.innerText"))
             time.sleep(0.05)
-        return found
+        return value
 
     def visit(self, address: str) -> None:
-        """Go there, and wait until all of it has loaded."""
+        """Open a page, and wait until it has loaded."""
         self.call("Page.navigate", url=address)
         self.until(f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'")
 
     def type(self, text: str) -> None:
-        """Type into what has the focus, as a keyboard does."""
+        """Type into the focused element."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str, code: int, modifiers: int = 0) -> None:
-        """Press a key that writes nothing; 2 of the modifiers is Ctrl."""
+        """Press a key that writes nothing; modifier 2 is Ctrl."""
         pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, **pressed)
@@ -110,18 +110,18 @@ class Browser:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, end - time.monotonic()))
             chunk = os.read(self._in, 1 << 16) if ready else b""
-            assert chunk, "the browser ended, or said nothing for a minute"
+            assert chunk, "the browser ended, or sent nothing for a minute"
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\0")
-        found: dict[str, Any] = json.loads(line)
-        told = found.get("params", {})
-        match found.get("method"):
+        message: dict[str, Any] = json.loads(line)
+        details = message.get("params", {})
+        match message.get("method"):
             case "Network.requestWillBeSent":
-                self.requests.append(told["request"]["url"])
-            case "Runtime.consoleAPICalled" if told["type"] in ("error", "assert", "warning"):
-                self.complaints.append(json.dumps(told["args"])[:500])
-            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
-                self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+                self.requests.append(details["request"]["url"])
+            case "Runtime.consoleAPICalled" if details["type"] in ("error", "assert", "warning"):
+                self.complaints.append(json.dumps(details["args"])[:500])
+            case "Log.entryAdded" if details["entry"]["level"] in ("error", "warning"):
+                self.complaints.append(f"{details['entry']['text']} {details['entry'].get('url', '')}")
             case "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(told["exceptionDetails"])[:500])
-        return found
+                self.complaints.append(json.dumps(details["exceptionDetails"])[:500])
+        return message

@@ -1,7 +1,8 @@
-"""A service in a thread of the test's own process, on a port of the system's choice, and what talks to it."""
+"""A service in a thread of the test's process, on a free port, with a client, and fake predictors."""
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import queue
@@ -16,16 +17,34 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import hydrant
 import numpy as np
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import Observer
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
+from PIL import Image
+
+
+def make_bundle(source: Path, folder: Path, modality: str = "text", members: int = 2, keep: int = 3) -> Path:
+    """Fuse members with random heads, and export the graph."""
+    plan = hydrant.plan_heads(source, members=members, keep=keep, method="random", data=None)
+    hydrant.save_bundle(hydrant.fuse(source, plan), folder, load_processor(source, modality))
+    hydrant.export_onnx(folder)
+    return folder
+
+
+def picture(height: int = 20, width: int = 16) -> bytes:
+    """A random image as a PNG file."""
+    data = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)).save(data, "PNG")
+    return data.getvalue()
 
 
 class Statuses(Observer):
-    """Remembers front and status of every request."""
+    """Records front and status of every request."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -35,9 +54,9 @@ class Statuses(Observer):
 
 
 class Fake:
-    """A predictor: the length of each text as its confidence, the number of its version as its energy.
+    """A fake predictor: confidence is the length of a text, energy the version's number.
 
-    ``gate`` holds answers back, and ``runs`` tells that one has begun.
+    ``gate`` holds answers back; ``runs`` is set once one has begun.
     """
 
     modality, takes_raw, pairs, backend, task, labels = "text", True, False, "fake", "classification", ("é",)
@@ -78,7 +97,7 @@ class Fake:
 
 
 def fake_models(folder: Path, *places: str) -> Path:
-    """A folder of bundles that :class:`Fake` opens, and its gate open."""
+    """A folder of bundles for :class:`Fake`, whose gate is opened."""
     Fake.gate.set()
     Fake.runs.clear()
     for place in places:
@@ -89,13 +108,13 @@ def fake_models(folder: Path, *places: str) -> Path:
 
 @dataclass
 class Running:
-    """A service that answers.
+    """A running service.
 
     Attributes:
-        url: of its root.
-        port: that it listens on.
-        grpc_port: the same of gRPC; ``None`` without it.
-        client: for requests one after the other.
+        url: its root.
+        port: its HTTP port.
+        grpc_port: its gRPC port, or ``None``.
+        client: client for consecutive requests.
     """
 
     url: str
@@ -108,29 +127,29 @@ class Running:
         return self.client.post("/predict", json={"inputs": list(inputs), **options})
 
     def verb(self, path: str, **parameters: Any) -> httpx.Response:
-        """A verb of the repository."""
+        """``POST /v2/repository/PATH``."""
         return self.client.post(f"/v2/repository/{path}", json={"parameters": parameters})
 
 
 @contextmanager
 def running(folder: Path, **settings: Any) -> Iterator[Running]:
-    """Serve a folder until the end of the block; everything that is begun is answered."""
-    told: queue.Queue[Any] = queue.Queue()
+    """Serve a folder until the end of the block, with requests in progress answered."""
+    results: queue.Queue[Any] = queue.Queue()
     ours, theirs = multiprocessing.Pipe()
     with bound("127.0.0.1", 0) as port:
         number = port.getsockname()[1]
 
         def work() -> None:
             try:
-                serve_alone(folder, ServeSettings(**{"threads": 1, **settings}), port, told.put, theirs)
-                told.put(None)
+                serve_alone(folder, ServeSettings(**{"threads": 1, **settings}), port, results.put, theirs)
+                results.put(None)
             except BaseException as error:
-                told.put(error)
+                results.put(error)
 
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            ready = told.get(timeout=60)
+            ready = results.get(timeout=60)
             if isinstance(ready, BaseException):
                 raise ready
             url = f"{ready['scheme']}://127.0.0.1:{number}"
@@ -142,12 +161,12 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
             thread.join(60)
             theirs.close()
         assert not thread.is_alive()
-        assert told.get(timeout=1) is None
+        assert results.get(timeout=1) is None
 
 
 @contextmanager
 def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """``hydrant serve`` in a process of its own, once it is ready."""
+    """``hydrant serve`` in a separate process, once it is ready."""
     words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
         try:

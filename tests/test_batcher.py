@@ -1,4 +1,4 @@
-"""The batcher by itself, beside a predictor that is slow when told and says what it was asked."""
+"""The batcher alone, with a fake predictor that can be held back and records its batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 
 class Echo:
-    """Answers the length of each text as its energy; ``gate`` holds it back, ``batches`` says what ran together."""
+    """Returns the length of each text as its energy; waits for ``gate``, and records its ``batches``."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -40,22 +40,30 @@ class Echo:
             raise InputError(next(error for error in errors if error))
         values = np.array([len(each) if isinstance(each, str) else float(each) for each in rows], np.float32)
         one = np.ones((len(rows), 1), np.float32)
-        found = Prediction(one, np.zeros(len(rows), np.int64), *[values] * 5, energy=values)
-        return found if on_error == "raise" else Prediction(**{**found.to_dict(), "error": np.array(errors, object)})
+        prediction = Prediction(one, np.zeros(len(rows), np.int64), *[values] * 5, energy=values)
+        return (
+            prediction
+            if on_error == "raise"
+            else Prediction(**{**prediction.to_dict(), "error": np.array(errors, object)})
+        )
 
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    found = Echo()
-    yield found
-    found.gate.set()
+    predictor = Echo()
+    yield predictor
+    predictor.gate.set()
 
 
 def run(
-    echo: Echo, test: Callable[[Batcher], Coroutine[Any, Any, Any]], batch_size: int = 4, queue: int = 100, **told: Any
+    echo: Echo,
+    test: Callable[[Batcher], Coroutine[Any, Any, Any]],
+    batch_size: int = 4,
+    queue: int = 100,
+    **limits: Any,
 ) -> Any:
     async def main() -> Any:
-        batcher = Batcher(echo, batch_size=batch_size, queue=queue, **told)
+        batcher = Batcher(echo, batch_size=batch_size, queue=queue, **limits)
         try:
             return await asyncio.wait_for(test(batcher), 30)
         finally:
@@ -66,7 +74,7 @@ def run(
 
 
 async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
-    """A request that runs until the gate opens, so that what follows waits."""
+    """A request that runs until the gate opens, so that later ones wait."""
     echo.gate.clear()
     task = asyncio.create_task(batcher.submit(["held"], 20))
     while not echo.batches:
@@ -74,12 +82,12 @@ async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
     return task
 
 
-def energies(found: Prediction) -> list[float]:
-    assert found.energy is not None
-    return found.energy.tolist()
+def energies(prediction: Prediction) -> list[float]:
+    assert prediction.energy is not None
+    return prediction.energy.tolist()
 
 
-def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo) -> None:
+def test_waiting_inputs_run_together_and_a_lone_request_runs_at_once(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
         others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in range(1, 7)]
@@ -98,7 +106,7 @@ def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo
 
 
 def ways_to_cut(lengths: list[int]) -> Iterator[list[list[int]]]:
-    """Every way to cut a list into parts that follow each other."""
+    """Every way to cut a list into consecutive parts."""
     for cuts in itertools.product([False, True], repeat=len(lengths) - 1):
         parts = [[lengths[0]]]
         for cut, length in zip(cuts, lengths[1:], strict=True):
@@ -109,12 +117,12 @@ def ways_to_cut(lengths: list[int]) -> Iterator[list[list[int]]]:
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=8).map(sorted), st.integers(1, 500))
-def test_batches_cost_least_of_all_ways_to_cut_them(lengths: list[int], run: int) -> None:
+def test_batches_are_the_cheapest_partition(lengths: list[int], run: int) -> None:
     def cost(parts: list[list[int]]) -> int:
         return sum(run + len(part) * part[-1] for part in parts)
 
-    found = batches(lengths, run)
-    parts = [[length for length in lengths if low <= length <= high] for low, high in found]
+    ranges = batches(lengths, run)
+    parts = [[length for length in lengths if low <= length <= high] for low, high in ranges]
     assert sorted(itertools.chain(*parts)) == lengths
     assert cost(parts) == min(map(cost, ways_to_cut(lengths)))
 
@@ -143,12 +151,12 @@ def test_every_answer_belongs_to_its_request_in_its_order(requests: list[list[st
         return await asyncio.gather(*(batcher.submit(texts, 20) for texts in requests))
 
     echo = Echo()
-    found = run(echo, test, batch_size)
-    assert [energies(each) for each in found] == [[len(text) for text in texts] for texts in requests]
+    predictions = run(echo, test, batch_size)
+    assert [energies(each) for each in predictions] == [[len(text) for text in texts] for texts in requests]
     assert max(map(len, echo.batches)) <= batch_size
 
 
-def test_a_bad_input_fails_its_own_request_and_is_named_by_its_place_there(echo: Echo) -> None:
+def test_an_invalid_input_fails_its_own_request_with_its_place(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
         good, bad, rows = (
@@ -173,9 +181,9 @@ def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
         tasks = [asyncio.create_task(batcher.submit([text], 20)) for text in ("a", "explode", "ccc")]
         await asyncio.sleep(0.01)
         echo.gate.set()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(found[1], BackendError)
-        assert [energies(found[place]) for place in (0, 2)] == [[1], [3]]  # type: ignore[arg-type]
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(outcomes[1], BackendError)
+        assert [energies(outcomes[place]) for place in (0, 2)] == [[1], [3]]  # type: ignore[arg-type]
         await first
 
     run(echo, test)
@@ -183,13 +191,11 @@ def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
 
 
 class Text(str):
-    """A text of which one can tell whether it is still here."""
+    """A text that supports weak references."""
 
 
 @pytest.mark.parametrize(("further", "timeout"), [("", 20), ("explode", 20), ("slow", 0.05)])
 def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further: str, timeout: float) -> None:
-    """Which looks seldom, and counts objects, not their bytes."""
-
     async def test(batcher: Batcher) -> None:
         text = Text("large")
         left = weakref.ref(text)
@@ -200,7 +206,7 @@ def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further
         except (InputError, BackendError, ServeError):
             del text
         echo.gate.set()
-        await batcher.submit(["another"], 20)  # the batch that ran last is kept
+        await batcher.submit(["another"], 20)  # the batcher keeps the last batch
         echo.batches.clear()
         assert left() is None
 
@@ -212,11 +218,11 @@ def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further
         gc.enable()
 
 
-def test_tensors_of_one_shape_run_together_and_others_apart(echo: Echo) -> None:
+def test_only_tensors_of_one_shape_run_together(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
-        given = [{"x": np.arange(3)}, {"x": np.array([7])}, {"x": np.array([1.5, 2.5])}]
-        tasks = [asyncio.create_task(batcher.submit(tensors, 20)) for tensors in given]
+        inputs = [{"x": np.arange(3)}, {"x": np.array([7])}, {"x": np.array([1.5, 2.5])}]
+        tasks = [asyncio.create_task(batcher.submit(tensors, 20)) for tensors in inputs]
         await asyncio.sleep(0.01)
         echo.gate.set()
         assert [energies(await task) for task in tasks] == [[0, 1, 2], [7], [1.5, 2.5]]
@@ -226,12 +232,12 @@ def test_tensors_of_one_shape_run_together_and_others_apart(echo: Echo) -> None:
     assert [len(batch) for batch in echo.batches] == [1, 4, 2]
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again(echo: Echo) -> None:
+def test_a_full_queue_refuses_with_retry_after(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
         waits = asyncio.create_task(batcher.submit(["a"] * 3, 20))
         await asyncio.sleep(0.01)
-        with pytest.raises(ServeError, match="3 inputs") as full:
+        with pytest.raises(ServeError, match="has 3 of") as full:
             await batcher.submit(["b"] * 2, 20)
         assert full.value.status == 503
         assert full.value.retry_after is not None
@@ -245,7 +251,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(echo: Echo) -> None:
     run(echo, test, queue=4)
 
 
-def test_a_cancelled_request_leaves_the_queue_and_a_late_one_is_told(echo: Echo) -> None:
+def test_a_cancelled_request_leaves_the_queue_and_a_late_one_times_out(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
         left = asyncio.create_task(batcher.submit(["left"] * 5, 20))
@@ -264,7 +270,7 @@ def test_a_cancelled_request_leaves_the_queue_and_a_late_one_is_told(echo: Echo)
     assert echo.batches == [["held"], ["stays"]]
 
 
-def test_closing_answers_what_waits_and_takes_nothing_more(echo: Echo) -> None:
+def test_closing_answers_waiting_inputs_and_refuses_new_ones(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
         waits = asyncio.create_task(batcher.submit(["aa"], 20))
@@ -272,7 +278,7 @@ def test_closing_answers_what_waits_and_takes_nothing_more(echo: Echo) -> None:
         closing = asyncio.create_task(batcher.close())
         await asyncio.sleep(0.01)
         for nothing in (["b"], []):
-            with pytest.raises(ServeError, match="put away") as refused:
+            with pytest.raises(ServeError, match="unloaded") as refused:
                 await batcher.submit(nothing, 20)
             assert refused.value.status == 503
         assert not closing.done()

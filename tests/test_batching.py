@@ -1,4 +1,4 @@
-"""The one batcher by length: every input prepared as often as it must be, and few prepared images alive."""
+"""Batching by length: inputs are prepared once, and few prepared images are in memory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LABELS = [index % CLASSES for index in range(len(IMAGES))]
 
 
 class Watch:
-    """How often each input is prepared, and how many prepared images are alive at a time."""
+    """Counts preparations of each input, and prepared images in memory."""
 
     def __init__(self) -> None:
         self.times: Counter[int] = Counter()
         self.most = 0
         self._alive: list[weakref.ref[Any]] = []
 
-    def saw(self, items: Sequence[Any], encoded: Sequence[Any]) -> None:
+    def note(self, items: Sequence[Any], encoded: Sequence[Any]) -> None:
         self.times.update(map(id, items))
         self._alive = [each for each in [*self._alive, *map(weakref.ref, encoded)] if each() is not None]
         self.most = max(self.most, len(self._alive))
@@ -51,7 +51,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     def watched(encode: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         def call(self: Any, items: Sequence[Any], first: int = 0) -> list[Any]:
             encoded = encode(self, items, first)
-            watching.saw(items, encoded)
+            watching.note(items, encoded)
             return encoded
 
         return call
@@ -92,7 +92,7 @@ USES: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_every_image_is_prepared_once_and_one_batch_is_alive(
+def test_every_image_is_prepared_once_with_one_batch_in_memory(
     use: str, vit_checkpoint: Path, image_bundle: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
@@ -113,20 +113,18 @@ def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])
-def test_inputs_that_fail_are_left_out_with_the_reason(
-    modality: str, bert_checkpoint: Path, vit_checkpoint: Path
-) -> None:
+def test_failed_inputs_are_left_out_with_the_reason(modality: str, bert_checkpoint: Path, vit_checkpoint: Path) -> None:
     processor, spec = processor_of(bert_checkpoint if modality == "text" else vit_checkpoint)
     good: list[Any] = ["hello", "money today", "the"] if modality == "text" else IMAGES[:3]
     mixed = [None, good[0], "", good[1], good[2], None, None]
     failed: dict[int, str] = {}
-    found = list(item_batches(mixed, processor, spec, 2, first=10, failed=failed))
+    batches = list(item_batches(mixed, processor, spec, 2, first=10, failed=failed))
     alone = dict(enumerate(item_batches(good, processor, spec, 1)))
-    assert sorted(place for places, _, _ in found for place in places.tolist()) == [1, 3, 4]
-    assert sum(len(tensors[spec.input_names[0]]) for _, _, tensors in found) == len(alone)
+    assert sorted(place for places, _, _ in batches for place in places.tolist()) == [1, 3, 4]
+    assert sum(len(tensors[spec.input_names[0]]) for _, _, tensors in batches) == len(alone)
     assert list(failed) == [0, 2, 5, 6]
     assert failed[0].startswith("input 10 is a NoneType")
     assert failed[6].startswith("input 16 is a NoneType")
     with pytest.raises(InputError, match="input 10 is a NoneType") as raised:
         list(item_batches(mixed, processor, spec, 2, first=10))
-    assert raised.value.__cause__ is not raised.value, "it would hold itself, and the inputs with it"
+    assert raised.value.__cause__ is not raised.value, "a cycle would keep the inputs in memory"

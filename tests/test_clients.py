@@ -1,9 +1,8 @@
-"""Other people's clients, unchanged and in an environment of their own, talk to ``hydrant serve``."""
+"""Third-party clients, unmodified and in a separate environment, with ``hydrant serve``."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import subprocess
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant.models.checkpoint import load_processor
-from PIL import Image
-from serve_support import command
+from serve_support import command, make_bundle, picture
 
 HERE = Path(__file__).parent
 OUTPUTS = ["label", "label_index", "probabilities", "confidence", "predictive_entropy", "mutual_information", "energy"]
@@ -26,23 +23,21 @@ TOLERANCE = 1e-6
 def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, source, kind in (("texts", bert_checkpoint, "text"), ("images", vit_checkpoint, "image")):
-        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
-        hydrant.save_bundle(hydrant.fuse(source, plan), folder / name, load_processor(source, kind))
-        hydrant.export_onnx(folder / name)
+        make_bundle(source, folder / name, kind)
     return folder
 
 
 def expected(bundle: Path, inputs: Any) -> dict[str, Any]:
     with hydrant.load(bundle, threads=1) as predictor:
-        found = predictor.predict(inputs, batch_size=1)
-        arrays = {name: getattr(found, name) for name in OUTPUTS if not name.startswith("label")}
-        label = [predictor.labels[index] for index in found.label]
+        prediction = predictor.predict(inputs, batch_size=1)
+        arrays = {name: getattr(prediction, name) for name in OUTPUTS if not name.startswith("label")}
+        label = [predictor.labels[index] for index in prediction.label]
         lists = {name: array.tolist() for name, array in arrays.items()}
-        return {**lists, "label": label, "label_index": list(found.label)}
+        return {**lists, "label": label, "label_index": list(prediction.label)}
 
 
-def asked(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:
-    """What a client tells of its answers."""
+def client_outputs(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:
+    """The answers that a client read."""
     words, environment = [python, HERE / "oip_clients.py", client], {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         words, check=False, capture_output=True, text=True, timeout=300, input=json.dumps(ask), env=environment
@@ -52,16 +47,14 @@ def asked(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_tritonclient_and_kserve_read_every_answer(client_python: Path, models: Path) -> None:
-    image = np.random.default_rng(0).integers(0, 255, (15, 20, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
+    image = picture()
     with command(models, "--grpc-port", "0") as (_, ready):
         ask = {
             "http": f"127.0.0.1:{ready['port']}", "grpc": f"127.0.0.1:{ready['grpc_port']}", "outputs": OUTPUTS,
-            "texts": TEXTS, "image": base64.b64encode(file.getvalue()).decode(), "text_model": "texts",
+            "texts": TEXTS, "image": base64.b64encode(image).decode(), "text_model": "texts",
             "image_model": "images",
         }  # fmt: skip
-        told = asked(client_python, "triton", ask) | asked(client_python, "kserve", ask)
+        outputs = client_outputs(client_python, "triton", ask) | client_outputs(client_python, "kserve", ask)
     texts = expected(models / "texts", TEXTS)
     ids = np.array([[2, 7, 3]])
     answers = {
@@ -74,27 +67,27 @@ def test_tritonclient_and_kserve_read_every_answer(client_python: Path, models: 
         ),
     }
     for name, wanted in answers.items():
-        for output, values in wanted.items():
-            if output == "label":
-                assert told[name][output] == values, name
+        for field, values in wanted.items():
+            if field == "label":
+                assert outputs[name][field] == values, name
             else:
-                np.testing.assert_allclose(told[name][output], values, atol=TOLERANCE, err_msg=f"{name}: {output}")
+                np.testing.assert_allclose(outputs[name][field], values, atol=TOLERANCE, err_msg=f"{name}: {field}")
     for over, codes in (("triton http", ["404", "400"]), ("triton grpc", ["NOT_FOUND", "INVALID_ARGUMENT"])):
-        check_rest_of(told, over, codes)
+        check_metadata_and_refusals(outputs, over, codes)
 
 
-def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
-    """Metadata, index, and refusals, as one transport of tritonclient told them."""
-    assert told[f"{over} server"]["name"] == "hydrant"
-    model = told[f"{over} model"]
+def check_metadata_and_refusals(outputs: dict[str, Any], over: str, codes: list[str]) -> None:
+    """Check metadata, index and refusals of one transport of tritonclient."""
+    assert outputs[f"{over} server"]["name"] == "hydrant"
+    model = outputs[f"{over} model"]
     assert (model["name"], model["versions"], model["platform"]) == ("texts", ["1"], "hydrant_onnxruntime")
     assert [(each["name"], each["datatype"]) for each in model["inputs"]] == [("text", "BYTES")]
     shapes = {each["name"]: [int(size) for size in each["shape"]] for each in model["outputs"]}
     assert shapes["probabilities"] == [-1, 5] and set(OUTPUTS) <= set(shapes)
-    index = told[f"{over} index"]
+    index = outputs[f"{over} index"]
     assert [(each["name"], each["state"]) for each in index] == [("images", "READY"), ("texts", "READY")]
     forms = ("json", "binary") if over == "triton http" else ("raw",)
-    assert [told[f"{over} {form} head"] for form in forms] == [["texts", "1", "7"]] * len(forms)
+    assert [outputs[f"{over} {form} head"] for form in forms] == [["texts", "1", "7"]] * len(forms)
     missing, malformed = codes
     words = {
         "model": (missing, "'nobody'"),
@@ -107,5 +100,5 @@ def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
         "config": (malformed, "`config`"),
     }
     for name, (code, part) in words.items():
-        status, message = told[f"{over} refused"][name]
+        status, message = outputs[f"{over} refused"][name]
         assert code in status and part in message, (over, name, status, message)

@@ -1,4 +1,4 @@
-"""Backends and predictors are closed once, while nothing runs, whoever closes them and whatever fails meanwhile."""
+"""Backends and predictors close exactly once, while nothing runs, also after failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
 @pytest.fixture(scope="module")
 def path(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny text bundle with a graph and a stand-in for an engine."""
+    """A tiny text bundle with a graph and a fake engine."""
     path = tmp_path_factory.mktemp("closing") / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
     export_onnx(path)
@@ -55,7 +55,7 @@ KINDS: list[Callable[[Bundle], Backend]] = [
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def backend(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """Every backend, where its library or a stand-in for it is here."""
+    """Every backend whose library, real or fake, is available."""
     if request.param is OpenVinoBackend:
         pytest.importorskip("openvino")
     monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
@@ -64,7 +64,7 @@ def backend(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.Monk
 
 
 class Held(Closable):
-    """Something to close that tells when it was released."""
+    """A closable that counts its releases."""
 
     released = 0
 
@@ -81,7 +81,7 @@ class Held(Closable):
         self.released += 1
 
 
-def test_closing_waits_for_what_runs_and_refuses_the_rest() -> None:
+def test_closing_waits_for_running_calls_and_refuses_new_ones() -> None:
     held, inside, go = Held(), threading.Event(), threading.Event()
     with ThreadPoolExecutor(3) as pool:
         using = pool.submit(held.use, inside, go)
@@ -100,7 +100,7 @@ def test_closing_waits_for_what_runs_and_refuses_the_rest() -> None:
     assert held.released == 1
 
 
-def test_a_closed_backend_says_so_however_often_it_is_closed(backend: Backend, inputs: dict[str, np.ndarray]) -> None:
+def test_a_backend_can_be_closed_twice_and_then_refuses(backend: Backend, inputs: dict[str, np.ndarray]) -> None:
     assert set(backend.run(inputs)) == set(backend.outputs)
     backend.close()
     backend.close()
@@ -135,28 +135,28 @@ def test_a_prediction_of_many_batches_outlives_the_close(path: Path, monkeypatch
         next(predictor.stream(texts))
 
 
-# ---------------------------------------------------------------- what fails after something was opened
+# ---------------------------------------------------------------- failures after opening
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
-    """Every backend that is opened."""
-    made: list[Backend] = []
+    """All opened backends."""
+    backends: list[Backend] = []
     init = Backend.__init__
 
     def noting(self: Backend, *arguments: Any, **options: Any) -> None:
         init(self, *arguments, **options)
-        made.append(self)
+        backends.append(self)
 
     monkeypatch.setattr(Backend, "__init__", noting)
-    return made
+    return backends
 
 
 def damaged(*_: Any) -> Backend:
     raise BundleError("the graph was altered")
 
 
-def test_verify_closes_what_it_opened_before_a_failure(
+def test_verify_closes_its_backends_after_a_failure(
     path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(OPENERS, "openvino", damaged)

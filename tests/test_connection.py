@@ -1,4 +1,4 @@
-"""What one connection may do to a service: be slow, endless, garbled, or ask without reading."""
+"""Limits of one connection: slow, endless or malformed requests, and clients that do not read."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ LARGE = 16 * 2**20
 REQUEST = b"GET /%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BODY = b"POST /%b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n"
 
-LEFT = threading.Event()
-"""Whether the client of the last request to /leaves has left."""
+DISCONNECTED = threading.Event()
+"""Set once the client of the last request to /leaves has disconnected."""
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with its path; waits before, reads the body before, or answers at length, as the path says."""
+    """Answers with its path; the path also selects waiting, reading the body first, or a long answer."""
     path = scope["path"][1:]
     if path == "leaves":
         body = asyncio.create_task(receive())
         await asyncio.sleep(0)
-        time.sleep(SECONDS / 2)  # all of the body comes meanwhile, and is then read at once
+        time.sleep(SECONDS / 2)  # the whole body arrives meanwhile
         while (await body)["more_body"]:
             body = asyncio.create_task(receive())
         while (await receive())["type"] != "http.disconnect":
             pass
-        LEFT.set()
+        DISCONNECTED.set()
         return
     if path.startswith("slow"):
         await asyncio.sleep(3 * SECONDS)
@@ -81,22 +81,22 @@ def connected(server: Server, room: int = 0) -> Iterator[socket.socket]:
 
 
 def rest_of(client: socket.socket) -> bytes:
-    """What comes until the end of the connection."""
-    found = b""
+    """All bytes until the end of the connection."""
+    received = b""
     with contextlib.suppress(ConnectionError):
         while piece := client.recv(1 << 20):
-            found += piece
-    return found
+            received += piece
+    return received
 
 
 def answered(client: socket.socket, path: bytes) -> None:
-    """The next answer is here, and is that of a path."""
-    found = b""
-    while not found.endswith(b"\r\n\r\n" + path):
+    """Read an answer, and check that it belongs to a path."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n" + path):
         piece = client.recv(1000)
-        assert piece, found
-        found += piece
-    assert paths(found) == [path]
+        assert piece, received
+        received += piece
+    assert paths(received) == [path]
 
 
 def until(true: Callable[[], bool], seconds: float = 10) -> None:
@@ -107,38 +107,38 @@ def until(true: Callable[[], bool], seconds: float = 10) -> None:
 
 
 def paths(answers: bytes) -> list[bytes]:
-    """The bodies of answers of status 200; nothing else may stand there."""
+    """The bodies of answers, all of status 200."""
     parts = answers.split(b"HTTP/1.1 ")
     assert parts[0] == b""
     assert all(part.startswith(b"200 ") for part in parts[1:]), answers[-300:]
     return [part.partition(b"\r\n\r\n")[2] for part in parts[1:]]
 
 
-def test_requests_without_end_are_few_at_a_time_and_those_are_answered(server: Server) -> None:
+def test_pipelined_requests_are_limited_and_answered(server: Server) -> None:
     with connected(server) as client:
         begun = time.process_time()
         with contextlib.suppress(ConnectionError):
             client.sendall(REQUEST % b"slow" + (REQUEST % b"a") * 5000)
         assert paths(rest_of(client)) == [b"slow"] + [b"a"] * (MAX_PIPELINED - 1)
         assert time.process_time() - begun < 5
-    with connected(server) as client:  # a hundred at a time are welcome, again and again
+    with connected(server) as client:  # batches within the limit are all answered
         for _ in range(3):
             client.sendall((REQUEST % b"a") * MAX_PIPELINED)
-            found = b""
-            while found.count(b"HTTP/1.1 200") < MAX_PIPELINED or not found.endswith(b"\r\n\r\na"):
-                found += client.recv(1 << 16)
-            assert paths(found) == [b"a"] * MAX_PIPELINED
+            received = b""
+            while received.count(b"HTTP/1.1 200") < MAX_PIPELINED or not received.endswith(b"\r\n\r\na"):
+                received += client.recv(1 << 16)
+            assert paths(received) == [b"a"] * MAX_PIPELINED
 
 
 @pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"POST /x HTTP/1.1\r\nhos", b"a: b\r\n" * (MAX_HEAD // 3)])
-def test_what_is_refused_is_never_taken_for_the_answer_of_another_request(server: Server, behind: bytes) -> None:
+def test_an_error_never_replaces_the_answer_of_another_request(server: Server, behind: bytes) -> None:
     with connected(server) as client:
         with contextlib.suppress(ConnectionError):
             client.sendall(REQUEST % b"a" + REQUEST % b"slow" + behind)
         assert paths(rest_of(client)) == [b"a", b"slow"]
 
 
-def test_a_refusal_is_told_where_nothing_else_is_asked(server: Server) -> None:
+def test_a_malformed_request_alone_gets_one_error(server: Server) -> None:
     chunked = b"POST /read HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     for sent, status in ((b"nonsense\r\n\r\n", b"400"), (REQUEST[:-2], b"408"), (chunked + b"zz\r\n", b"400")):
         with connected(server) as client:
@@ -148,7 +148,7 @@ def test_a_refusal_is_told_where_nothing_else_is_asked(server: Server) -> None:
             assert answer.count(b"HTTP/1.1 4") == answer.count(b'{"error": ') == 1
 
 
-def test_the_rest_of_a_refused_body_is_passed_over_and_must_come(server: Server) -> None:
+def test_the_rest_of_a_rejected_body_is_discarded_and_must_arrive(server: Server) -> None:
     with connected(server) as client:
         client.sendall(BODY % b"early")
         answered(client, b"early")
@@ -158,12 +158,12 @@ def test_the_rest_of_a_refused_body_is_passed_over_and_must_come(server: Server)
         answered(client, b"early")
         begun = time.monotonic()
         client.sendall(b"0123")
-        assert rest_of(client) == b"", "and no second answer to the same request"
+        assert rest_of(client) == b"", "no second answer to the same request"
         assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\n", b"5;"])
-def test_what_stands_behind_a_body_is_bounded(server: Server, endless: bytes) -> None:
+def test_chunk_sizes_and_trailers_are_bounded(server: Server, endless: bytes) -> None:
     head = b"POST /read HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"
     line = b"a: b\r\n" if endless == b"0\r\n" else b"abcdef"
     with connected(server) as client:
@@ -179,7 +179,7 @@ def test_what_stands_behind_a_body_is_bounded(server: Server, endless: bytes) ->
         assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
 
 
-def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Server) -> None:
+def test_a_client_that_does_not_read_is_disconnected_but_not_a_slow_one(server: Server) -> None:
     gone = len(server[1].server_state.connections)
     with connected(server, room=4096) as client:
         client.sendall((REQUEST % b"large") * 2)
@@ -188,42 +188,42 @@ def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Serve
         assert rest_of(client).count(b"x" * 1000) < 2 * LARGE // 1000
     with connected(server) as client:
         client.sendall(REQUEST % b"large")
-        begun, found = time.monotonic(), 0
-        while found < LARGE:
+        begun, received = time.monotonic(), 0
+        while received < LARGE:
             piece = client.recv(1 << 18)
             assert piece
-            found += len(piece)
+            received += len(piece)
             time.sleep(0.01)
         assert time.monotonic() - begun > SECONDS
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server, half: bool) -> None:
-    """Closing its own side only is leaving, too: a server is told the same of both."""
-    LEFT.clear()
+def test_a_disconnect_after_a_whole_body_is_detected(server: Server, half: bool) -> None:
+    """Half-closed connections count as disconnected: the server cannot distinguish them."""
+    DISCONNECTED.clear()
     with connected(server) as client:
         client.sendall(b"POST /leaves HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
         time.sleep(SECONDS / 4)
         client.sendall(b"x" * 100_000)
         time.sleep(SECONDS)
-        assert not LEFT.is_set()
+        assert not DISCONNECTED.is_set()
         if half:
             client.shutdown(socket.SHUT_WR)
             assert client.recv(1) == b""
-            assert LEFT.wait(3 * SECONDS)
-    assert LEFT.wait(3 * SECONDS)
+            assert DISCONNECTED.wait(3 * SECONDS)
+    assert DISCONNECTED.wait(3 * SECONDS)
 
 
-ASKING = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
-"""What clients of Java send with a request whose answer may be of HTTP/2."""
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+"""Headers of Java clients that accept HTTP/2 answers."""
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 100], ids=["at-once", "head-first", "in-pieces"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_a_request_that_asks_for_another_protocol_keeps_its_body(server: Server, pieces: int, chunked: bool) -> None:
+def test_an_upgrade_request_keeps_its_body(server: Server, pieces: int, chunked: bool) -> None:
     length = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(SMUGGLED)
-    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\n" + ASKING + length + b"\r\n\r\n"
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\n" + UPGRADE + length + b"\r\n\r\n"
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED) if chunked else SMUGGLED
     last = b"GET /last HTTP/1.1\r\nhost: localhost\r\nconnection: Close, upgrade\r\nupgrade: websocket\r\n\r\n"
     whole = head + body + REQUEST % b"next" + last

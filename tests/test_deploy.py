@@ -1,4 +1,4 @@
-"""The recipes in examples/deploy: held against the command line's own parser, and against what a service answers."""
+"""The recipes in examples/deploy, checked with the command line's parser and a running service."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import hydrant
 import pytest
 import yaml
 from hydrant.cli.command_options import call
 from hydrant.cli.main import parse
-from hydrant.models.checkpoint import load_processor
 from hydrant.serving.serve_settings import ServeSettings
-from serve_support import Running, running
+from serve_support import Running, make_bundle, running
 
 CHECKOUT = Path(__file__).parents[1]
 FOLDER = CHECKOUT / "examples" / "deploy"
@@ -26,19 +24,15 @@ TOKEN = "a-token-for-tests"
 
 @pytest.fixture(scope="module")
 def service(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service that asks for a token, as in the recipes."""
+    """A service with a token, as in the recipes."""
     folder = tmp_path_factory.mktemp("deployed") / "models"
-    plan = hydrant.plan_heads(bert_checkpoint, members=2, keep=3, method="random", data=None)
-    hydrant.save_bundle(
-        hydrant.fuse(bert_checkpoint, plan), folder / "a" / "1", load_processor(bert_checkpoint, "text")
-    )
-    hydrant.export_onnx(folder / "a" / "1")
-    with running(folder, token=TOKEN) as found:
-        yield found
+    make_bundle(bert_checkpoint, folder / "a" / "1")
+    with running(folder, token=TOKEN) as service:
+        yield service
 
 
 def settings_of(words: list[str]) -> tuple[Any, ServeSettings]:
-    """What a command line of ``hydrant serve`` asks for."""
+    """The options and settings of a ``hydrant serve`` command line."""
     assert words[0] == "serve"
     options = parse(words)
     return options, call(ServeSettings, options)
@@ -53,7 +47,7 @@ def kinds(name: str) -> dict[str, dict[str, Any]]:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Of the Dockerfile, in order: the word and what follows it."""
+    """Instructions of the Dockerfile, with their arguments, in order."""
     text = re.sub(r"^#.*\n", "", (FOLDER / "Dockerfile").read_text(), flags=re.M)
     lines = [line for line in re.sub(r"\\\n\s*", "", text).splitlines() if line.strip()]
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
@@ -63,14 +57,14 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
-    found = instructions()
-    words = [word for word, _ in found]
+    lines = instructions()
+    words = [word for word, _ in lines]
     assert words.count("FROM") == 2
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    version = re.search(r"python:(\d+\.\d+)-slim", dict(found)["FROM"])
+    version = re.search(r"python:(\d+\.\d+)-slim", dict(lines)["FROM"])
     assert version is not None
     assert project["requires-python"] == f">={version[1]}"
-    last = found[len(words) - 1 - words[::-1].index("FROM") :]
+    last = lines[len(words) - 1 - words[::-1].index("FROM") :]
     named = dict(last)
     user, group = named["USER"].split(":")
     assert int(user) > 0
@@ -89,8 +83,8 @@ def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
 def container_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The pod and its only container."""
     if name == "kserve.yaml":
-        (found,) = documents(name)
-        pod = found["spec"]["predictor"]
+        (document,) = documents(name)
+        pod = document["spec"]["predictor"]
     else:
         pod = kinds(name)["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -98,16 +92,16 @@ def container_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
-def test_probes_ask_what_the_service_answers_without_a_token(service: Running, name: str) -> None:
+def test_probes_need_no_token(service: Running, name: str) -> None:
     _, container = container_of(name)
     port, *further = container["ports"]
     _, settings = settings_of(container["args"])
     assert settings.port == port["containerPort"]
     assert [each["containerPort"] for each in further] == ([] if settings.grpc_port is None else [settings.grpc_port])
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        asked = container[probe]["httpGet"]
-        assert asked["port"] in (port["name"], port["containerPort"])
-        assert httpx.get(f"{service.url}{asked['path']}").status_code == 200
+        request = container[probe]["httpGet"]
+        assert request["port"] in (port["name"], port["containerPort"])
+        assert httpx.get(f"{service.url}{request['path']}").status_code == 200
     assert container["livenessProbe"]["httpGet"]["path"].endswith("/live")
     assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
 
@@ -115,16 +109,16 @@ def test_probes_ask_what_the_service_answers_without_a_token(service: Running, n
 # Prometheus
 
 
-def test_alerts_name_metrics_that_there_are(service: Running) -> None:
+def test_alerts_use_existing_metrics(service: Running) -> None:
     (scrape,) = documents("prometheus.yaml")[0]["scrape_configs"]
     service.ask("hello world", model="a")
     answer = service.client.get(scrape["metrics_path"])
     assert answer.status_code == 200
-    there = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, flags=re.M))
-    names = {f"{name}{end}" if kind == "histogram" else name for name, kind in there.items() for end in ("", "_bucket")}
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, flags=re.M))
+    names = {f"{name}{end}" if kind == "histogram" else name for name, kind in types.items() for end in ("", "_bucket")}
     (group,) = documents("alerts.yaml")[0]["groups"]
-    asked = {name for rule in group["rules"] for name in re.findall(r"\bhydrant_\w+", rule["expr"])}
-    assert len(asked) >= 6
-    assert asked <= names
+    used = {name for rule in group["rules"] for name in re.findall(r"\bhydrant_\w+", rule["expr"])}
+    assert len(used) >= 6
+    assert used <= names
     assert documents("prometheus.yaml")[0]["rule_files"] == ["alerts.yaml"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])

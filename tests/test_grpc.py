@@ -1,4 +1,4 @@
-"""The gRPC front in this process, beside predictors that need no model; other people's clients: test_clients.py."""
+"""The gRPC front in this process, with fake predictors; test_clients.py has third-party clients."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from serve_support import Fake, Statuses, fake_models
 
 grpc = pytest.importorskip("grpc")
-MADE = message_classes()
-REQUEST, RESPONSE = MADE["ModelInferRequest"], MADE["ModelInferResponse"]
+CLASSES = message_classes()
+REQUEST, RESPONSE = CLASSES["ModelInferRequest"], CLASSES["ModelInferResponse"]
 
 
-def test_the_bytes_are_those_of_the_published_field_numbers() -> None:
-    """Written down by hand from KServe's and Triton's .proto files: tag = number · 8 + wire type."""
+def test_messages_have_the_published_field_numbers() -> None:
+    """Bytes written by hand from KServe's and Triton's .proto files: tag = number · 8 + wire type."""
     message = REQUEST(model_name="m", model_version="2", id="i", raw_input_contents=[b"r"])
     message.parameters["p"].int64_param = 5
-    given_ = message.inputs.add(name="x", datatype="INT64", shape=[1, 300])
-    given_.contents.int64_contents.append(7)
+    tensor = message.inputs.add(name="x", datatype="INT64", shape=[1, 300])
+    tensor.contents.int64_contents.append(7)
     message.outputs.add(name="y").parameters["b"].bool_param = True
     expected = b"".join([
         b"\x0a\x01m", b"\x12\x012", b"\x1a\x01i",
@@ -42,9 +42,9 @@ def test_the_bytes_are_those_of_the_published_field_numbers() -> None:
     answer = RESPONSE(model_name="m", raw_output_contents=[b"r"])
     answer.outputs.add(name="y", shape=[2])
     assert answer.SerializeToString() == b"\x0a\x01m\x2a\x06\x0a\x01y\x1a\x01\x02\x32\x01r"
-    models = MADE["RepositoryIndexResponse"](models=[{"name": "m", "version": "1", "state": "s", "reason": "r"}])
+    models = CLASSES["RepositoryIndexResponse"](models=[{"name": "m", "version": "1", "state": "s", "reason": "r"}])
     assert models.SerializeToString() == b"\x0a\x0c\x0a\x01m\x12\x011\x1a\x01s\x22\x01r"
-    load = MADE["RepositoryModelLoadRequest"](model_name="m")
+    load = CLASSES["RepositoryModelLoadRequest"](model_name="m")
     load.parameters["v"].string_param = "1"
     assert load.SerializeToString() == b"\x12\x01m\x1a\x08\x0a\x01v\x12\x03\x1a\x011"
 
@@ -67,7 +67,7 @@ def test_typed_contents_of_every_datatype() -> None:
         np.testing.assert_array_equal(data.ravel(), np.array(values, data.dtype))
 
 
-def asked(datatype: str = "INT8", shape: tuple[int, ...] = (1,), raw: tuple[bytes, ...] = (), **contents: Any) -> Any:
+def infer(datatype: str = "INT8", shape: tuple[int, ...] = (1,), raw: tuple[bytes, ...] = (), **contents: Any) -> Any:
     message = REQUEST(raw_input_contents=raw)
     message.inputs.add(name="x", datatype=datatype, shape=shape, contents=contents or None)
     return message
@@ -75,11 +75,11 @@ def asked(datatype: str = "INT8", shape: tuple[int, ...] = (1,), raw: tuple[byte
 
 MALFORMED = [
     (REQUEST(), "no inputs"),
-    (asked(raw=(b"a", b"b")), "2 raw_input_contents"),
-    (asked("FP16"), "FP16"),
-    (asked(uint_contents=[1]), "uint_contents"),
-    (asked(int_contents=[200]), "INT8"),
-    (asked("FP32", fp32_contents=[1, 2]), "2 values; expected 1"),
+    (infer(raw=(b"a", b"b")), "2 raw_input_contents"),
+    (infer("FP16"), "FP16"),
+    (infer(uint_contents=[1]), "uint_contents"),
+    (infer(int_contents=[200]), "INT8"),
+    (infer("FP32", fp32_contents=[1, 2]), "2 values; expected 1"),
 ]
 
 
@@ -92,10 +92,10 @@ def test_malformed_messages_are_refused_plainly(message: Any, name: str) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 60))
-def test_nothing_but_a_serve_error_comes_of_any_message(noise: bytes, place: int) -> None:
+def test_any_message_is_read_or_raises_a_serve_error(noise: bytes, place: int) -> None:
     from google.protobuf.message import DecodeError
 
-    whole = asked("BYTES", (2,), bytes_contents=[b"ab", b"c"]).SerializeToString()
+    whole = infer("BYTES", (2,), bytes_contents=[b"ab", b"c"]).SerializeToString()
     for raw in (noise, whole[:place] + noise + whole[place:]):
         with contextlib.suppress(ServeError, DecodeError):
             read_message(REQUEST.FromString(raw))
@@ -113,7 +113,7 @@ Calls = Callable[..., Awaitable[Any]]
 
 
 def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *observers: Any, **options: Any) -> None:
-    """Run a test beside a service; what it calls goes over a real port."""
+    """Run a test with a service, over a real port."""
 
     async def main() -> None:
         service = Service(folder, ServeSettings(grpc_port=0, **options), observers, Fake)  # type: ignore[arg-type]
@@ -123,13 +123,13 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
 
-                async def call(name: str, message: Any = None, **given_: Any) -> Any:
+                async def call(name: str, message: Any = None, **options: Any) -> Any:
                     verb, kind = f"/{SERVICE}/{name}", name
                     if name == "Check":
                         verb, kind = f"/{HEALTH}/Check", "HealthCheck"
-                    made = MADE[f"{kind}Request"]() if message is None else message
-                    raw = made if isinstance(made, bytes) else made.SerializeToString()
-                    return MADE[f"{kind}Response"].FromString(await channel.unary_unary(verb)(raw, **given_))
+                    message = CLASSES[f"{kind}Request"]() if message is None else message
+                    raw = message if isinstance(message, bytes) else message.SerializeToString()
+                    return CLASSES[f"{kind}Response"].FromString(await channel.unary_unary(verb)(raw, **options))
 
                 call.opened = channel.stream_unary(f"/{SERVICE}/ModelInfer")  # type: ignore[attr-defined]
                 await asyncio.wait_for(test(call, service), 30)
@@ -141,10 +141,10 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
     asyncio.run(main())
 
 
-def texts(*given_: str, **fields: Any) -> Any:
+def texts(*inputs: str, **fields: Any) -> Any:
     message = REQUEST(**{"model_name": "m", **fields})
-    message.inputs.add(name="text", datatype="BYTES", shape=[len(given_)]).contents.bytes_contents.extend(
-        text.encode() for text in given_
+    message.inputs.add(name="text", datatype="BYTES", shape=[len(inputs)]).contents.bytes_contents.extend(
+        text.encode() for text in inputs
     )
     return message
 
@@ -161,29 +161,29 @@ def test_every_verb(models: Path) -> None:
     async def test(call: Calls, service: Service) -> None:
         assert (await call("ServerLive")).live and (await call("ServerReady")).ready
         assert (await call("Check")).status == 1
-        assert (await call("ModelReady", MADE["ModelReadyRequest"](name="m", version="2"))).ready
+        assert (await call("ModelReady", CLASSES["ModelReadyRequest"](name="m", version="2"))).ready
         assert (await call("ServerMetadata")).name == "hydrant"
-        metadata = await call("ModelMetadata", MADE["ModelMetadataRequest"](name="m"))
+        metadata = await call("ModelMetadata", CLASSES["ModelMetadataRequest"](name="m"))
         assert (metadata.name, list(metadata.versions), metadata.platform) == ("m", ["2"], "hydrant_fake")
         assert [(each.name, each.datatype, list(each.shape)) for each in metadata.inputs] == [("text", "BYTES", [-1])]
         answer = await call("ModelInfer", texts("ab", "abcd", id="7"))
         assert (answer.model_name, answer.model_version, answer.id) == ("m", "2", "7")
-        found = dict(zip([each.name for each in answer.outputs], answer.raw_output_contents, strict=True))
-        assert found["label"] == b"\2\0\0\0\xc3\xa9" * 2
-        assert np.frombuffer(found["confidence"], "<f4").tolist() == [2, 4]
-        asked_ = texts("abc")
-        asked_.outputs.add(name="disagreement")
-        assert (await call("ModelInfer", asked_)).raw_output_contents == [b"\0\0@@"]
-        load = MADE["RepositoryModelLoadRequest"](model_name="m")
+        outputs = dict(zip([each.name for each in answer.outputs], answer.raw_output_contents, strict=True))
+        assert outputs["label"] == b"\2\0\0\0\xc3\xa9" * 2
+        assert np.frombuffer(outputs["confidence"], "<f4").tolist() == [2, 4]
+        message = texts("abc")
+        message.outputs.add(name="disagreement")
+        assert (await call("ModelInfer", message)).raw_output_contents == [b"\0\0@@"]
+        load = CLASSES["RepositoryModelLoadRequest"](model_name="m")
         load.parameters["version"].string_param = "1"
         loaded = await call("RepositoryModelLoad", load)
         assert (loaded.model_name, loaded.isLoaded) == ("m", True)
         assert (await call("ModelInfer", texts("a"))).model_version == "1"
         index = (await call("RepositoryIndex")).models
         assert [(each.version, each.state) for each in index] == [("1", "READY"), ("2", "UNAVAILABLE")]
-        ready = (await call("RepositoryIndex", MADE["RepositoryIndexRequest"](ready=True))).models
+        ready = (await call("RepositoryIndex", CLASSES["RepositoryIndexRequest"](ready=True))).models
         assert [each.version for each in ready] == ["1"]
-        kserve = MADE["RepositoryModelUnloadRequest"](repository_name="m")  # where KServe has the model's name
+        kserve = CLASSES["RepositoryModelUnloadRequest"](repository_name="m")  # where KServe has the model's name
         assert (await call("RepositoryModelUnload", kserve)).isUnloaded
         assert (await refused(call("ModelInfer", texts("a"))))[0] == "NOT_FOUND"
 
@@ -191,11 +191,11 @@ def test_every_verb(models: Path) -> None:
     assert noted.seen == [("grpc", 200)] * 3
 
 
-def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_have_the_matching_status_code(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
-        load = MADE["RepositoryModelLoadRequest"](model_name="m")
+        load = CLASSES["RepositoryModelLoadRequest"](model_name="m")
         load.parameters["config"].string_param = "{}"
         for method, message, code, name in (
             ("ModelInfer", texts("a", model_name="x"), "NOT_FOUND", "'x'"),
@@ -204,19 +204,19 @@ def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplo
             ("ModelInfer", b"\xff\xff", "INVALID_ARGUMENT", "message"),
             ("ModelInfer", texts("bug"), "INTERNAL", "ZeroDivisionError"),
             ("ModelInfer", texts("x" * 3000), "RESOURCE_EXHAUSTED", ""),
-            ("ModelReady", MADE["ModelReadyRequest"](name="y"), "NOT_FOUND", "'y'"),
+            ("ModelReady", CLASSES["ModelReadyRequest"](name="y"), "NOT_FOUND", "'y'"),
             ("RepositoryModelLoad", load, "INVALID_ARGUMENT", "config"),
-            ("Check", MADE["HealthCheckRequest"](service="x"), "NOT_FOUND", "'x'"),
+            ("Check", CLASSES["HealthCheckRequest"](service="x"), "NOT_FOUND", "'x'"),
         ):
-            found, told = await refused(call(method, message))
-            assert (found, name in told, "secret" in told) == (code, True, False), told
+            status, details = await refused(call(method, message))
+            assert (status, name in details, "secret" in details) == (code, True, False), details
 
     serving(models, test, noted, max_bytes=2000)
     assert sorted(noted.seen) == [("grpc", 400), ("grpc", 400), ("grpc", 500)]
-    assert "a secret" in caplog.text  # the log of the server says more
+    assert "a secret" in caplog.text  # details are in the server's log
 
 
-def test_the_token_is_asked_of_all_but_probes(models: Path) -> None:
+def test_all_verbs_but_probes_need_the_token(models: Path) -> None:
     async def test(call: Calls, service: Service) -> None:
         assert (await call("ServerReady")).ready and (await call("Check")).status == 1
         for metadata in (None, [("authorization", "Bearer wrong-token")], [("authorization", "right-token")]):
@@ -227,10 +227,10 @@ def test_the_token_is_asked_of_all_but_probes(models: Path) -> None:
     serving(models, test, token="right-token")
 
 
-def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
+def test_a_message_is_read_after_admission_and_must_arrive_in_time(
     models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Calls whose message does not come: with the token they wait for it, without it they are refused before."""
+    """Calls without a message: with the token they wait for it, without it they are rejected at once."""
 
     async def test(call: Any, service: Service) -> None:
         right = [("authorization", "Bearer right-token")]
@@ -249,13 +249,13 @@ def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
         await asyncio.sleep(0.1)
         await late.write(raw)
         await late.done_writing()
-        assert MADE["ModelInferResponse"].FromString(await late).model_name == "m"
+        assert CLASSES["ModelInferResponse"].FromString(await late).model_name == "m"
 
     serving(models, test, token="right-token", timeout=0.3)
     assert not caplog.records
 
 
-def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
+def test_inputs_of_a_cancelled_call_leave_the_queue(models: Path) -> None:
     noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
@@ -283,7 +283,7 @@ def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
     assert sorted(noted.seen)[0] == ("grpc", 200) and ("grpc", 499) in noted.seen and len(noted.seen) == 4
 
 
-def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
+def test_the_request_limit_and_a_stopping_service(models: Path) -> None:
     async def test(call: Calls, service: Service) -> None:
         Fake.gate.clear()
         first = asyncio.ensure_future(call("ModelInfer", texts("a")))

@@ -1,4 +1,4 @@
-"""What watches a service: counts, metrics, drift, traces and the record of abstained inputs."""
+"""Monitoring of a service: counts, metrics, drift, spans and the record of abstained inputs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_support import command, running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
 
+Traffic = tuple[list[str], Prediction]
+
 
 @dataclass(eq=False)
 class Model:
-    """A served model, as far as an observer asks."""
+    """A served model, with the attributes that observers read."""
 
     predictor: Any
     name: str = "intent"
@@ -52,15 +54,15 @@ def predictor(bundle: Path) -> Iterator[Predictor]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def found(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Prediction]:
+def traffic(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> Traffic:
     inputs = texts(400, 21, tmp_path_factory.mktemp("traffic"))
     return inputs, predictor.predict(inputs)
 
 
 @pytest.fixture(scope="module")
-def strange(found: tuple[list[str], Prediction]) -> list[str]:
-    """The inputs that were abstained from."""
-    inputs, prediction = found
+def strange(traffic: Traffic) -> list[str]:
+    """The abstained inputs."""
+    inputs, prediction = traffic
     return [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
 
 
@@ -91,10 +93,8 @@ def feed(stats: Stats, model: Model, inputs: list[str], prediction: Prediction, 
 
 
 @pytest.mark.parametrize("size", [1, 400])
-def test_metrics_say_what_the_predictions_say(
-    predictor: Predictor, found: tuple[list[str], Prediction], size: int
-) -> None:
-    inputs, prediction = found
+def test_metrics_equal_the_predictions(predictor: Predictor, traffic: Traffic, size: int) -> None:
+    inputs, prediction = traffic
     stats, model = Stats(), Model(predictor)
     feed(stats, model, inputs, prediction, size)
     stats.request(model, "grpc", 2.0, 503)
@@ -114,21 +114,23 @@ def test_metrics_say_what_the_predictions_say(
         count = int((prediction.label == place).sum())
         assert values(read["hydrant_predictions"], label=name) == ([count] if count else [])
     for name, histogram in predictor.calibration.reference.histograms.items():  # type: ignore[union-attr]
-        given = getattr(prediction, name)
+        scores = getattr(prediction, name)
         samples = [each for each in read["hydrant_score"].samples if each.labels["score"] == name]
-        sums = [each.value for each in samples if each.name.endswith("_sum")]  # Prometheus has none of negative values
-        assert sums == ([pytest.approx(given.sum(), rel=1e-4)] if histogram.edges[0] >= 0 else [])
+        sums = [
+            each.value for each in samples if each.name.endswith("_sum")
+        ]  # Prometheus omits sums of negative values
+        assert sums == ([pytest.approx(scores.sum(), rel=1e-4)] if histogram.edges[0] >= 0 else [])
         buckets = {each.labels["le"]: each.value for each in samples if each.name.endswith("_bucket")}
         assert buckets == {
-            **{repr(edge): (given <= np.float32(edge)).sum() for edge in histogram.edges}, "+Inf": len(given),
+            **{repr(edge): (scores <= np.float32(edge)).sum() for edge in histogram.edges}, "+Inf": len(scores),
         }  # fmt: skip
     seconds = [each.value for each in read["hydrant_request_seconds"].samples if each.labels.get("le") == "2.5"]
     assert sorted(seconds) == [1, -(-400 // size)]
 
 
-def test_labels_of_many_classes_are_few_series(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+def test_many_labels_share_a_few_series(predictor: Predictor, traffic: Traffic) -> None:
     stats, model = Stats(), Model(predictor)
-    stats.predicted(model, *found)
+    stats.predicted(model, *traffic)
     (counted,) = stats.models()
     counted.calibration, counted.watch = type(counted.calibration)(), None
     counted.names = [f"label {place}" for place in range(1000)]
@@ -143,37 +145,35 @@ def test_labels_of_many_classes_are_few_series(predictor: Predictor, found: tupl
     assert body.endswith(b"# EOF\n")
 
 
-def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, traffic: Traffic) -> None:
     clock = Clock()
     stats, model = Stats(clock=clock), Model(predictor)
-    inputs, prediction = found
+    inputs, prediction = traffic
     feed(stats, model, inputs[:100], prediction[:100], 10)
     clock.now += 300
     feed(stats, model, inputs[100:], prediction[100:], 10)
     stats.request(model, "rest", 0.3, 400)
-    (told,) = json.loads(json.dumps(stats.snapshot()))["models"]
-    assert told["rates"]["minute"]["inputs"] == 300
-    assert told["rates"]["ten_minutes"]["inputs"] == 400
-    assert told["rates"]["minute"]["errors"] == 1
-    assert told["rates"]["hour"]["abstain"] == pytest.approx(prediction.abstain.mean())  # type: ignore[union-attr]
-    assert told["totals"]["inputs"] == 400
-    assert [step["inputs"] for step in told["series"]] == [100, 300]
-    assert told["latency"]["median"] == 0.005
-    for name, histogram in told["histograms"].items():
+    (snapshot,) = json.loads(json.dumps(stats.snapshot()))["models"]
+    assert snapshot["rates"]["minute"]["inputs"] == 300
+    assert snapshot["rates"]["ten_minutes"]["inputs"] == 400
+    assert snapshot["rates"]["minute"]["errors"] == 1
+    assert snapshot["rates"]["hour"]["abstain"] == pytest.approx(prediction.abstain.mean())  # type: ignore[union-attr]
+    assert snapshot["totals"]["inputs"] == 400
+    assert [step["inputs"] for step in snapshot["series"]] == [100, 300]
+    assert snapshot["latency"]["median"] == 0.005
+    for name, histogram in snapshot["histograms"].items():
         assert sum(histogram["recent"]) == 400, name
         assert len(histogram["edges"]) + 1 == len(histogram["calibrated"])
-    assert told["drift"]["alarms"] == []
+    assert snapshot["drift"]["alarms"] == []
     clock.now += 4000
-    (told,) = stats.snapshot()["models"]
-    assert told["rates"]["hour"]["inputs"] == 0
-    assert told["rates"]["hour"]["abstain"] is None
-    assert told["series"] == []
+    (snapshot,) = stats.snapshot()["models"]
+    assert snapshot["rates"]["hour"]["inputs"] == 0
+    assert snapshot["rates"]["hour"]["abstain"] is None
+    assert snapshot["series"] == []
 
 
-def test_a_drift_is_logged_once(
-    predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
-) -> None:
-    inputs, prediction = found
+def test_a_drift_is_logged_once(predictor: Predictor, traffic: Traffic, caplog: pytest.LogCaptureFixture) -> None:
+    inputs, prediction = traffic
     stats, model = Stats(Watching(alpha=0.001)), Model(predictor)
     feed(stats, model, inputs, prediction, 20)
     assert set(values(families(stats)["hydrant_drift_alarm"])) == {0}
@@ -184,7 +184,7 @@ def test_a_drift_is_logged_once(
     assert values(read["hydrant_drift_alarm"], name="abstain") == [1]
     assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
     rare, alarms = RareWarnings(), [record for record in caplog.records if "drift of" in record.message]
-    assert all(map(rare.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    assert all(map(rare.filter, 2 * alarms)), "alarms must not be suppressed as repetitions"
     usual = logging.LogRecord("hydrant.data", logging.WARNING, "", 1, "%d were cut", (1,), None)
     assert [rare.filter(usual) for _ in range(2)] == [True, False]
     evidence, limit = (values(read[f"hydrant_drift_{name}"], decision="abstain") for name in ("evidence", "limit"))
@@ -193,18 +193,16 @@ def test_a_drift_is_logged_once(
     assert "abstain" in [alarm["name"] for alarm in shown["drift"]["alarms"]]
     again = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats.predicted(again, inputs[:1], prediction[:1])
-    assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
-    model.ready = False  # the older one ends what it began, and counts for the new one
+    assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a reloaded model starts a new watch"
+    model.ready = False  # the old version's last requests count for the new one
     stats.predicted(model, inputs[:1], prediction[:1])
     assert stats.snapshot()["models"][0]["totals"]["inputs"] == 1
 
 
-def test_workers_are_counted_as_one(
-    predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two workers that share the traffic say what one says that has all of it, whichever of them is asked."""
+def test_worker_counts_are_summed(predictor: Predictor, traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers that share traffic report the same counts as one worker, from either of them."""
     monkeypatch.setattr(worker_stats, "PERIOD", 60.0)
-    inputs, prediction = found
+    inputs, prediction = traffic
     alone, together, pipes = Stats(), WorkerStats(), [multiprocessing.Pipe() for _ in range(3)]
     for ours, _ in pipes:
         together.listen(ours)
@@ -220,7 +218,7 @@ def test_workers_are_counted_as_one(
         reporter.queue(Model(predictor), depth)
         reporter.refuse(401)
     first = counts_of(reporters[0])["models"][0]
-    assert first["totals"]["inputs"] == 200, "the other told nothing yet"
+    assert first["totals"]["inputs"] == 200, "the other has not reported yet"
     facts, (model,) = counts_of(reporters[1]), alone.snapshot()["models"]
     (both,) = facts["models"]
     assert {name: both[name] for name in ("totals", "requests", "labels", "batch")} == {
@@ -237,13 +235,11 @@ def test_workers_are_counted_as_one(
         time.sleep(0.01)
     other = SimpleNamespace(task=predictor.task, labels=predictor.labels, calibration=replace(
         predictor.calibration, temperature=2.0))  # fmt: skip
-    third = Reporter(pipes[2][1])  # begun after the bundle was calibrated anew
+    third = Reporter(pipes[2][1])  # started after a new calibration
     third.predicted(Model(other), inputs[:8], prediction[:8])
     assert counts_of(third)["models"][0]["totals"]["inputs"] == 8
     feed(reporters[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
-    assert counts_of(reporters[1])["models"][0]["totals"]["inputs"] == 8, (
-        "what the older bundle says is not counted further"
-    )
+    assert counts_of(reporters[1])["models"][0]["totals"]["inputs"] == 8, "the older bundle is no longer counted"
     for reporter, (_, theirs) in zip((reporters[1], third), pipes[1:], strict=True):
         reporter.close()
         theirs.close()
@@ -265,10 +261,10 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def test_abstained_and_flagged_inputs_are_recorded(
     bundle: Path,  # noqa: F811
     predictor: Predictor,
-    found: tuple[list[str], Prediction],
+    traffic: Traffic,
     tmp_path: Path,
 ) -> None:
-    inputs, prediction = found
+    inputs, prediction = traffic
     path = tmp_path / "record.jsonl"
     recorder = Recorder(Recording(path))
     recorder.predicted(Model(predictor), [], predictor.predict([]))
@@ -279,20 +275,18 @@ def test_abstained_and_flagged_inputs_are_recorded(
     assert 0 < len(wanted) < 400
     assert [row["input"] for row in rows] == [inputs[place] for place in wanted]
     assert recorder.written == len(wanted)
-    told = predictor.rows(prediction)
+    expected = predictor.rows(prediction)
     for row, place in zip(rows, wanted, strict=True):
-        assert ("abstain" in row["why"]) == row["abstain"] == told[place]["abstain"]
-        assert row["predictive_entropy"] == told[place]["predictive_entropy"]
+        assert ("abstain" in row["why"]) == row["abstain"] == expected[place]["abstain"]
+        assert row["predictive_entropy"] == expected[place]["predictive_entropy"]
         assert (row["model"], row["version"]) == ("intent", "1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(HydrantError, match=r"record\.jsonl"):
         drift(bundle, path)
 
 
-def test_a_share_is_drawn_and_a_hook_takes_out_what_nobody_should_read(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
-    inputs, prediction = found
+def test_a_share_is_recorded_and_redacted(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
+    inputs, prediction = traffic
     strange = np.flatnonzero(np.asarray(prediction.abstain))
     many = prediction.take(np.tile(strange, 40))
 
@@ -307,10 +301,8 @@ def test_a_share_is_drawn_and_a_hook_takes_out_what_nobody_should_read(
     assert all(set(row) == {"input", "why"} and isinstance(row["why"], list) for row in rows)
 
 
-def test_the_files_stay_within_their_size(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
-    inputs, prediction = found
+def test_record_files_stay_within_their_size_limit(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
+    inputs, prediction = traffic
     places = np.tile(np.flatnonzero(np.asarray(prediction.abstain)), 20)
     path, most = tmp_path / "record.jsonl", 1 << 16
     recorders = [Recorder(Recording(path, most_bytes=most)) for _ in range(2)]  # as two workers have them
@@ -327,10 +319,8 @@ def test_the_files_stay_within_their_size(
     assert rows_of(older)
 
 
-def test_a_writer_that_hangs_or_fails_holds_nothing_up(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
-    inputs, prediction = found
+def test_a_writer_that_hangs_blocks_no_request(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
+    inputs, prediction = traffic
     (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
     one, gate = prediction[place], threading.Event()
 
@@ -348,41 +338,30 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
     recorder.close(60)
     assert recorder.written == WAITING + 50 - recorder.dropped
 
-    def fail(row: dict[str, Any]) -> dict[str, Any]:
-        raise ValueError(row["input"])
 
-    recorder = Recorder(Recording(tmp_path / "fails.jsonl", redact=fail))
-    recorder.predicted(Model(predictor), [inputs[place]], one)
-    recorder.close()
-    assert (recorder.written, recorder.failed) == (0, 1)
-    assert (tmp_path / "fails.jsonl").read_bytes() == b"", "what could not be redacted is not written"
-
-
-def test_a_row_that_fails_takes_no_other_with_it(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
+def test_a_failed_row_does_not_affect_others(predictor: Predictor, traffic: Traffic, tmp_path: Path) -> None:
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         assert row["input"] != "b"
         return row
 
-    given: list[Any] = [b"\x89PNG", "b", ("half a pair \ud800", "d"), {"input_ids": np.array([1, 2])}]
-    prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
+    inputs: list[Any] = [b"\x89PNG", "b", ("half a pair \ud800", "d"), {"input_ids": np.array([1, 2])}]
+    prediction = traffic[1].take(np.flatnonzero(np.asarray(traffic[1].abstain))[:4])
     recorder = Recorder(Recording(tmp_path / "rows.jsonl", redact=fail))
-    recorder.predicted(Model(predictor), given, prediction)
+    recorder.predicted(Model(predictor), inputs, prediction)
     recorder.close()
     assert (recorder.written, recorder.failed) == (3, 1)
-    expected = [{"base64": base64.b64encode(given[0]).decode()}, list(given[2]), {"input_ids": [1, 2]}]
+    expected = [{"base64": base64.b64encode(inputs[0]).decode()}, list(inputs[2]), {"input_ids": [1, 2]}]
     assert [row["input"] for row in rows_of(tmp_path / "rows.jsonl")] == expected
 
 
-def test_a_disk_without_room_leaves_no_half_of_a_line(
+def test_a_full_disk_leaves_no_partial_line(
     predictor: Predictor,
-    found: tuple[list[str], Prediction],
+    traffic: Traffic,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
+    one = traffic[1].take(np.flatnonzero(np.asarray(traffic[1].abstain))[:1])
     write, room = os.write, [None, 40, 0, None]
 
     def written(number: int, line: bytes) -> int:
@@ -400,12 +379,12 @@ def test_a_disk_without_room_leaves_no_half_of_a_line(
     recorder.close()
     assert [row["input"] for row in rows_of(path)] == ["a", "d"]
     assert (recorder.written, recorder.failed) == (2, 2)
-    (told,) = (each for each in caplog.records if each.levelno == logging.ERROR)
-    assert told.exc_info is None
-    assert f"cannot record in {path}: No space left on device" in told.getMessage()
+    (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    assert record.exc_info is None
+    assert f"cannot record in {path}: No space left on device" in record.getMessage()
 
 
-def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_record_files_and_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "none/there"):
@@ -418,10 +397,10 @@ def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         redaction("own_hook:other")
 
 
-# --- traces -----------------------------------------------------------------------------------------------------------
+# --- spans ------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_and_batches_have_spans_if_somebody_takes_them(
+def test_requests_and_batches_have_spans_with_a_tracer_provider(
     bundle: Path,  # noqa: F811
     strange: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -432,7 +411,7 @@ def test_requests_and_batches_have_spans_if_somebody_takes_them(
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    assert tracer() is None, "nobody takes them yet"
+    assert tracer() is None, "no tracer provider yet"
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -445,12 +424,12 @@ def test_requests_and_batches_have_spans_if_somebody_takes_them(
         spans.request(Model(None), "grpc", 0.25, 200)
     finished = exporter.get_finished_spans()
     assert sum((each.attributes or {}).get("hydrant.batch_size", 0) for each in finished) == len(strange)  # type: ignore[misc]
-    asked, missing, grpc = (each for each in finished if each.name != "run a batch")
-    assert f"{asked.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
-    assert asked.attributes is not None
+    request, missing, grpc = (each for each in finished if each.name != "run a batch")
+    assert f"{request.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert request.attributes is not None
     wanted = {"hydrant.model": bundle.name, "hydrant.inputs": len(strange), "hydrant.abstain": len(strange)}
-    assert wanted.items() <= asked.attributes.items()
-    statuses = [(each.attributes or {})["http.response.status_code"] for each in (asked, missing)]
+    assert wanted.items() <= request.attributes.items()
+    statuses = [(each.attributes or {})["http.response.status_code"] for each in (request, missing)]
     assert (statuses, grpc.name) == ([200, 404], "grpc request")
     assert grpc.end_time - grpc.start_time == 250_000_000  # type: ignore[operator]
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
@@ -462,12 +441,12 @@ def test_requests_and_batches_have_spans_if_somebody_takes_them(
 
 def test_a_service_watches_its_predictions_and_alarms_once(
     bundle: Path,  # noqa: F811
-    found: tuple[list[str], Prediction],
+    traffic: Traffic,
     strange: list[str],
     tmp_path: Path,
 ) -> None:
-    """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
-    inputs, _ = found
+    """`hydrant serve` in a separate process: no alarm on usual traffic, one on abstained inputs."""
+    inputs, _ = traffic
     record = tmp_path / "record.jsonl"
     (tmp_path / "settings.json").write_text('{"alpha": 0.001}')
     with command(bundle, "--record", record, "--settings", tmp_path / "settings.json") as (process, ready):
@@ -475,11 +454,11 @@ def test_a_service_watches_its_predictions_and_alarms_once(
         with httpx.Client(base_url=url, timeout=60) as client:
             for start in range(0, 400, 50):
                 assert client.post("/predict", json={"inputs": inputs[start : start + 50]}).status_code == 200
-            (told,) = client.get("/stats").json()["models"]
-            assert told["totals"]["inputs"] == 400
-            assert told["totals"]["abstain"] == len(strange)
-            assert told["drift"]["alarms"] == []
-            assert told["requests"] == [{"front": "predict", "status": 200, "count": 8}]
+            (counts,) = client.get("/stats").json()["models"]
+            assert counts["totals"]["inputs"] == 400
+            assert counts["totals"]["abstain"] == len(strange)
+            assert counts["drift"]["alarms"] == []
+            assert counts["requests"] == [{"front": "predict", "status": 200, "count": 8}]
             for _ in range(12):
                 client.post("/predict", json={"inputs": strange})
             body = client.get("/metrics").text

@@ -1,4 +1,4 @@
-"""The page of ``hydrant serve``: its files, what it asks, and itself in Chromium against a real service."""
+"""The page of ``hydrant serve``: its files, its routes, and the page in Chromium with a real service."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ import torch
 from browser import CHROMIUM, Browser
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.models.checkpoint import load_processor
 from hydrant.serving import page
 from hydrant.serving.page import SHOWN, explanations, facts_of
 from PIL import Image
-from serve_support import Running, command, running
+from serve_support import Running, command, make_bundle, picture, running
 from support import make_model, make_tokenizer
 from test_labels import make_labeller
 from token_support import make_tagger, make_word_tokenizer
@@ -34,19 +33,16 @@ TOKEN = "a-token-for-tests"
 SINGLE = ("images", "labels", "score", "tags")
 
 
-def fused(folder: Path, model: torch.nn.Module, tokenizer: Any, members: bool = True, modality: str = "text") -> Path:
+def fused(folder: Path, model: torch.nn.Module, tokenizer: Any) -> None:
     """A bundle of three members with a graph."""
     source = folder.parent.parent / f"{folder.parent.name}-{folder.name}"
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
-    plan = hydrant.plan_heads(source, members=3, keep=2, method="random", data=None)
-    hydrant.save_bundle(hydrant.fuse(source, plan), folder, load_processor(source, modality))
-    hydrant.export_onnx(folder, form=hydrant.GraphForm(member_outputs=members))
-    return folder
+    hydrant.export_onnx(make_bundle(source, folder, "text", 3, 2), form=hydrant.GraphForm(member_outputs=True))
 
 
 def limited(folder: Path, **limits: dict[str, Any]) -> None:
-    """Give a bundle thresholds by hand, so that a test knows what is decided."""
+    """Set the thresholds of a bundle by hand, for known decisions."""
     bundle = hydrant.Bundle.open(folder)
     bundle = bundle.add({CALIBRATION: to_json_bytes({**bundle.calibration(), "thresholds": limits})})
     hydrant.export_onnx(bundle, form=hydrant.GraphForm(member_outputs=True))
@@ -54,7 +50,7 @@ def limited(folder: Path, **limits: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Path:
-    """Models of every task; of the first two versions."""
+    """Models of every task, the first in two versions."""
     root = tmp_path_factory.mktemp("page")
     folder = root / "models"
     tokenizer = make_tokenizer(root / "source")
@@ -69,29 +65,20 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
     fused(folder / "score" / "1", make_model("bert", num_labels=1), tokenizer)
     fused(folder / "labels" / "1", make_labeller(num_labels=3), tokenizer)
     fused(folder / "tags" / "1", make_tagger(), make_word_tokenizer(root / "words"))
-    plan = hydrant.plan_heads(vit_checkpoint, members=3, keep=2, method="random", data=None)
-    images = folder / "images" / "1"
-    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), images, load_processor(vit_checkpoint, "image"))
-    hydrant.export_onnx(images)
+    make_bundle(vit_checkpoint, folder / "images" / "1", "image", 3, 2)
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(models: Path) -> Iterator[Running]:
-    with running(models) as found:
-        yield found
-
-
-def picture() -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 16, 3), dtype=np.uint8)).save(data, "png")
-    return data.getvalue()
+    with running(models) as service:
+        yield service
 
 
 # Files
 
 
-def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
+def test_files_name_no_other_server_and_parse_no_markup() -> None:
     names = {path.name for path in page.FOLDER.iterdir()} - {page.START}
     assert set(page.FILES) == {"/", *(f"/static/{name}" for name in names)}
     for file in page.FILES.values():
@@ -100,17 +87,17 @@ def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
     markup = page.FILES["/"].body.decode()
     assert re.findall(r"\son\w+\s*=|\sstyle\s*=|javascript:", markup) == []
-    asked = re.findall(r'(?:href|src)="([^"]*)"', markup)
-    assert len(asked) == 5
-    assert all(address == "./" or f"/{address}" in page.FILES for address in asked)
+    links = re.findall(r'(?:href|src)="([^"]*)"', markup)
+    assert len(links) == 5
+    assert all(address == "./" or f"/{address}" in page.FILES for address in links)
     for script in (file.body.decode() for address, file in page.FILES.items() if address.endswith(".js")):
-        assert not re.search(r"[\"'`]/(?:v2|predict|explain|describe|stats|static)", script), "it works behind a prefix"
+        assert not re.search(r"[\"'`]/(?:v2|predict|explain|describe|stats|static)", script), "works behind a prefix"
         for other in re.findall(r'from "\./([\w.]+)"', script):
             assert f"/static/{other}" in page.FILES
     assert sum(len(file.body) for file in page.FILES.values()) < 80_000
 
 
-def test_files_come_with_a_policy_and_are_not_sent_twice(service: Running) -> None:
+def test_files_have_a_policy_and_an_etag(service: Running) -> None:
     for address, file in page.FILES.items():
         answer = service.client.get(address)
         assert (answer.status_code, answer.content) == (200, file.body), address
@@ -125,7 +112,7 @@ def test_files_come_with_a_policy_and_are_not_sent_twice(service: Running) -> No
         assert service.client.get(f"/{wrong}").status_code == 404, wrong
 
 
-def test_the_page_opens_without_the_token_and_tells_nothing(models: Path) -> None:
+def test_files_need_no_token_and_models_do(models: Path) -> None:
     with running(models, token=TOKEN) as closed, httpx.Client(base_url=closed.url) as stranger:
         for address in page.FILES:
             assert stranger.get(address).status_code == 200
@@ -134,81 +121,83 @@ def test_the_page_opens_without_the_token_and_tells_nothing(models: Path) -> Non
         assert closed.client.get("/describe").status_code == 200
 
 
-# What it asks
+# Routes
 
 
 def test_models_are_described(service: Running, models: Path) -> None:
     service.verb("models/intents/load", version="1", keep=True)
     try:
-        told = service.client.get("/describe").json()
+        description = service.client.get("/describe").json()
     finally:
         service.verb("models/intents/load", version="2")
-    assert told["version"] == hydrant.__version__
-    found = {(each["name"], each["version"]): each for each in told["models"]}
-    assert sorted(found) == sorted([("intents", "2"), *((name, "1") for name in (*SINGLE, "intents"))])
-    assert found["intents", "1"]["current"]
-    assert not found["intents", "2"]["current"]
-    two = found["intents", "2"]
+    assert description["version"] == hydrant.__version__
+    described = {(each["name"], each["version"]): each for each in description["models"]}
+    assert sorted(described) == sorted([("intents", "2"), *((name, "1") for name in (*SINGLE, "intents"))])
+    assert described["intents", "1"]["current"]
+    assert not described["intents", "2"]["current"]
+    two = described["intents", "2"]
     assert (two["labels"], two["members"], two["task"], two["modality"]) == (LABELS, 3, "classification", "text")
     assert two["thresholds"]["abstain"]["value"] == 1.0
-    assert [found[name, "1"]["task"] for name in ("score", "labels", "tags")] == ["score", "multi_label", "tokens"]
+    assert [described[name, "1"]["task"] for name in ("score", "labels", "tags")] == ["score", "multi_label", "tokens"]
     with hydrant.load(models / "score/1", threads=1) as predictor:
         facts = json.loads(json.dumps(facts_of(predictor)))
-    assert {name: found["score", "1"][name] for name in facts} == facts
+    assert {name: described["score", "1"][name] for name in facts} == facts
 
 
 @pytest.mark.parametrize("name", ["intents/2", "score/1", "labels/1", "tags/1"])
-def test_an_explanation_holds_the_row_and_the_members(service: Running, models: Path, name: str) -> None:
-    """Beside the rows of the command, against the members of the PyTorch reference."""
+def test_an_explanation_has_the_row_and_the_members(service: Running, models: Path, name: str) -> None:
+    """Rows as ``/predict`` returns them, and members as the PyTorch backend computes them."""
     model, _, version = name.partition("/")
-    told = service.client.post("/explain", json={"inputs": TEXTS, "model": model, "version": version}).json()
-    assert (told["model"], told["version"]) == (model, version)
+    answer = service.client.post("/explain", json={"inputs": TEXTS, "model": model, "version": version}).json()
+    assert (answer["model"], answer["version"]) == (model, version)
     rows = service.ask(*TEXTS, model=model).json()["predictions"]
-    assert [each["row"].keys() for each in told["explanations"]] == [row.keys() for row in rows]
+    assert [each["row"].keys() for each in answer["explanations"]] == [row.keys() for row in rows]
     with hydrant.load(models / name, backend="torch") as reference:
         prediction = reference.predict(TEXTS)
-        for place, found in enumerate(told["explanations"]):
-            assert found["row"]["input"] == TEXTS[place]
+        for place, explanation in enumerate(answer["explanations"]):
+            assert explanation["row"]["input"] == TEXTS[place]
             if model == "score":
-                assert found["members"] == pytest.approx(prediction.member_scores[place].tolist(), abs=1e-4)
+                assert explanation["members"] == pytest.approx(prediction.member_scores[place].tolist(), abs=1e-4)
             elif model == "tags":
-                check_words(found, prediction, reference, place)
+                check_words(explanation, prediction, reference, place)
             else:
-                check_classes(found, prediction, reference, place)
+                check_classes(explanation, prediction, reference, place)
 
 
-def check_classes(found: Any, prediction: Any, reference: Any, place: int) -> None:
+def check_classes(explanation: Any, prediction: Any, reference: Any, place: int) -> None:
     means, each = prediction.probabilities[place], prediction.member_probabilities[place]
     labels = reference.labels
-    assert [one["label"] for one in found["classes"]] == [labels[i] for i in np.argsort(-means)[:SHOWN]]
-    for one in found["classes"]:
+    assert [one["label"] for one in explanation["classes"]] == [labels[i] for i in np.argsort(-means)[:SHOWN]]
+    for one in explanation["classes"]:
         index = labels.index(one["label"])
         assert one["probability"] == pytest.approx(means[index], abs=1e-4)
         assert one["members"] == pytest.approx(each[:, index].tolist(), abs=1e-4)
         if reference.task == "multi_label":
             assert (one["threshold"], one["assigned"]) == (0.5, bool(means[index] > 0.5))
-    shown = sum(one["probability"] for one in found["classes"])
-    assert found["others"]["count"] == max(0, len(labels) - SHOWN)
-    assert found["others"]["probability"] == pytest.approx(means.sum() - shown, abs=1e-4)
-    assert [one["label"] for one in found["members"]] == [labels[i] for i in each.argmax(axis=1)]
-    assert [one["confidence"] for one in found["members"]] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
+    shown = sum(one["probability"] for one in explanation["classes"])
+    assert explanation["others"]["count"] == max(0, len(labels) - SHOWN)
+    assert explanation["others"]["probability"] == pytest.approx(means.sum() - shown, abs=1e-4)
+    check_members(explanation["members"], each, labels)
 
 
-def check_words(found: Any, prediction: Any, reference: Any, place: int) -> None:
-    words = found["row"]["words"]
-    assert len(found["members"]) == len(words)
+def check_members(members: Any, probabilities: np.ndarray, labels: Any) -> None:
+    assert [one["label"] for one in members] == [labels[i] for i in probabilities.argmax(axis=1)]
+    assert [one["confidence"] for one in members] == pytest.approx(probabilities.max(axis=1).tolist(), abs=1e-4)
+
+
+def check_words(explanation: Any, prediction: Any, reference: Any, place: int) -> None:
+    words = explanation["row"]["words"]
+    assert len(explanation["members"]) == len(words)
     owners = prediction.words[place]
-    for word, said in zip(words, found["members"], strict=True):
+    for word, members in zip(words, explanation["members"], strict=True):
         first = int(np.flatnonzero(owners == word["word"])[0])
-        each = prediction.member_probabilities[place][:, first]  # [M, C]
-        assert [one["label"] for one in said] == [reference.labels[i] for i in each.argmax(axis=1)]
-        assert [one["confidence"] for one in said] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
+        check_members(members, prediction.member_probabilities[place][:, first], reference.labels)
 
 
-def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: Path) -> None:
+def test_invalid_inputs_have_an_error_in_their_row(service: Running, models: Path) -> None:
     data = base64.b64encode(picture()).decode()
-    told = service.client.post("/explain", json={"inputs": [{"image": data}, "AAAA"], "model": "images"}).json()
-    good, bad = told["explanations"]
+    answer = service.client.post("/explain", json={"inputs": [{"image": data}, "AAAA"], "model": "images"}).json()
+    good, bad = answer["explanations"]
     assert good["members"] is None
     assert all(one["members"] is None for one in good["classes"])
     assert "cannot" in bad["row"]["error"]
@@ -221,7 +210,7 @@ def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: 
 
 @pytest.fixture(scope="module")
 def address(models: Path) -> Iterator[str]:
-    """``hydrant serve`` in a process of its own."""
+    """``hydrant serve`` in a separate process."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
     with command(models) as (_, ready):
@@ -230,10 +219,10 @@ def address(models: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(address: str) -> Iterator[Browser]:
-    with Browser() as found:
-        found.visit(address)
-        found.until("document.getElementById('state-text').textContent === 'Ready'")
-        yield found
+    with Browser() as browser:
+        browser.visit(address)
+        browser.until("document.getElementById('state-text').textContent === 'Ready'")
+        yield browser
 
 
 def choose(browser: Browser, model: str) -> None:
@@ -244,7 +233,7 @@ def choose(browser: Browser, model: str) -> None:
 
 
 def ask(browser: Browser, text: str) -> None:
-    """Type a text into the field, in the place of what is there, and press Ctrl + Enter."""
+    """Replace the text in the field, and press Ctrl + Enter."""
     browser.run("(() => { const field = document.getElementById('text'); field.focus(); field.select() })()")
     browser.type(text)
     browser.press("Enter", 13, 2)
@@ -267,17 +256,16 @@ def test_a_text_is_answered_with_bars_limits_and_members(browser: Browser, model
         label = predictor.labels[prediction.label[0]]
     assert texts(browser, ".head .label") == [label]
     assert texts(browser, ".sure b") == [f"{float(f'{100 * prediction.confidence[0]:.1f}'):g} %"]
-    assert "It abstains" in texts(browser, ".pill")[0]
-    why = " ".join(texts(browser, ".why li"))
-    assert f"Confidence {prediction.confidence[0]:.3f} lies below 1.000." in why
-    assert "Like its training data" in why
+    assert "Abstains" in texts(browser, ".pill")[0]
+    assert f"Confidence {prediction.confidence[0]:.3f} is below 1.000." in " ".join(texts(browser, ".why li"))
+    assert browser.run("document.querySelector('#answer-body .answered .sign')") is None, "one verdict, not two"
     assert texts(browser, ".row .what b")[:2] == ["Confidence", "Predictive entropy"]
     widths = browser.run(WIDTHS)
     assert widths[0] == pytest.approx(prediction.confidence[0], abs=0.02)
     assert widths[1] == pytest.approx(prediction.predictive_entropy[0] / np.log(len(LABELS)), abs=0.02)
     assert len(texts(browser, ".members li")) == 3
     assert "abstains below 1.000" in texts(browser, ".bound")
-    assert texts(browser, "#told")[0].endswith("It abstains: ask someone else.")
+    assert texts(browser, "#spoken")[0].endswith("Abstains: too uncertain.")
 
 
 TRAFFIC = """import("./static/traffic.js").then(({ traffic }) => {
@@ -290,28 +278,28 @@ TRAFFIC = """import("./static/traffic.js").then(({ traffic }) => {
   let note = "";
   const box = document.createElement("div");
   const say = (text) => { note = text; };
-  const draw = (found) => box.replaceChildren(...traffic(found, facts, say, true).filter(Boolean));
+  const draw = (stats) => box.replaceChildren(...traffic(stats, facts, say, true).filter(Boolean));
   draw({models: [model]});
-  const found = {note, text: box.innerText, words: [...box.querySelectorAll("svg")].map((each) => each.ariaLabel),
+  const drawn = {note, text: box.innerText, words: [...box.querySelectorAll("svg")].map((each) => each.ariaLabel),
     limit: Number(box.querySelector(".histogram .mark").getAttribute("x1")),
     curves: [...box.querySelectorAll(".tile:nth-child(2) .curve")].map((each) => each.getAttribute("points")),
     markup: box.querySelectorAll("b").length};
   draw({models: []});
-  found.empty = box.innerText;
-  return found;
+  drawn.empty = box.innerText;
+  return drawn;
 })"""
 
 
 def test_traffic_is_drawn_beside_calibration(browser: Browser) -> None:
-    found = browser.run(TRAFFIC)
-    assert "<b>hostile</b>" in found["text"]
-    assert found["markup"] == 0
-    for words in ("25 %", "5 % of calibration data", "answered in 4.00 ms; 99 % within 20.0 ms"):
-        assert words in found["text"]
-    assert "100 % above 2.00, calibration 50 %" in found["words"][-1]
-    assert found["limit"] == 150  # in the middle of the second of three bins, of 300 in all
-    assert found["curves"] == ["-1.0,60.0 1.0,60.0", "299.0,0.0 301.0,0.0"]  # nothing where nothing came
-    assert "Nobody has asked" in found["empty"]
+    drawn = browser.run(TRAFFIC)
+    assert "<b>hostile</b>" in drawn["text"]
+    assert drawn["markup"] == 0
+    for words in ("25 %", "5 % of calibration data", "4.00 ms; 99 % within 20.0 ms"):
+        assert words in drawn["text"]
+    assert "100 % above 2.00, calibration 50 %" in drawn["words"][-1]
+    assert drawn["limit"] == 150  # in the middle of the second of three bins, of 300 in all
+    assert drawn["curves"] == ["-1.0,60.0 1.0,60.0", "299.0,0.0 301.0,0.0"]  # gaps without inputs
+    assert "No requests yet" in drawn["empty"]
 
 
 def test_hostile_texts_and_labels_stay_texts(browser: Browser) -> None:
@@ -321,7 +309,7 @@ def test_hostile_texts_and_labels_stay_texts(browser: Browser) -> None:
     assert browser.run("document.title") == "hydrant"
     assert browser.run("[...document.images].every((each) => !each.src || each.src.startsWith(location.origin))")
     assert browser.run("document.scripts.length") == 1
-    assert any(HOSTILE in text for text in texts(browser, ".earlier .given"))
+    assert any(HOSTILE in text for text in texts(browser, ".earlier .input"))
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -331,7 +319,7 @@ def test_the_other_tasks_are_shown(browser: Browser, models: Path, model: str) -
     text = "anna smith lives in paris \U0001f600 and rome" if model == "tags" else TEXTS[1]
     ask(browser, text)
     shown = browser.run("document.getElementById('answer').innerText")
-    assert "No limits are set" in shown
+    assert "No thresholds are set" in shown
     if model == "score":
         assert "between members" in shown
         assert len(texts(browser, ".axis .dot")) == 3
@@ -363,11 +351,11 @@ def test_an_image_is_dropped(browser: Browser) -> None:
     assert browser.run("document.getElementById('preview').naturalWidth") == 16
 
 
-def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:
+def test_colors_widths_names_and_requests(browser: Browser, address: str) -> None:
     choose(browser, "score")
     ask(browser, TEXTS[0])
     browser.until("document.querySelector('#traffic-body .tile .value')?.textContent > '0'")
-    assert "holds no reference" in texts(browser, ".legend")[0]
+    assert "no reference" in texts(browser, ".legend")[0]
     for scheme, width in (("light", 1280), ("dark", 360)):
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
@@ -386,12 +374,12 @@ def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, addr
     assert browser.complaints == []
 
 
-def test_it_asks_for_the_token(models: Path) -> None:
+def test_the_page_requires_the_token(models: Path) -> None:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
     with running(models / "score" / "1", token=TOKEN) as closed, Browser() as browser:
         browser.visit(f"{closed.url}/")
-        browser.until("document.getElementById('state-text').textContent === 'A token is needed'")
+        browser.until("document.getElementById('state-text').textContent === 'Token required'")
         browser.run("document.getElementById('token').focus()")
         browser.type(TOKEN)
         browser.press("Enter", 13)

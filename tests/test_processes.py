@@ -1,4 +1,4 @@
-"""A predictor in other processes: forked ones answer or are refused, others get the path of the bundle."""
+"""Predictors in other processes: forked ones answer or refuse, spawned ones load the bundle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
-    """Runs something in a forked process, and gives what it says; one that hangs says where, and fails the test."""
+    """Runs a function in a forked process, and returns its text; a hang dumps the stack and fails the test."""
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
 
@@ -48,7 +48,7 @@ def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
         if process == 0:
             try:
                 os.write(writer, work().encode())
-            except BaseException as error:  # told by the parent
+            except BaseException as error:  # the parent reports it
                 os.write(writer, f"{type(error).__name__}: {error}".encode())
             finally:
                 os._exit(0)
@@ -56,7 +56,7 @@ def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
         ends = time.monotonic() + SECONDS
         while os.waitpid(process, os.WNOHANG)[0] == 0:
             if time.monotonic() > ends:
-                os.kill(process, signal.SIGABRT)  # by which pytest's faulthandler tells where, on standard error
+                os.kill(process, signal.SIGABRT)  # pytest's faulthandler prints the stack
                 os.waitpid(process, 0)
                 pytest.fail("the forked process hangs")
             time.sleep(0.01)
@@ -67,8 +67,8 @@ def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
 
 
 def answers(predictor: Predictor) -> bytes:
-    found = predictor.predict(TEXTS)
-    return found.probabilities.tobytes() + found.mutual_information.tobytes()
+    prediction = predictor.predict(TEXTS)
+    return prediction.probabilities.tobytes() + prediction.mutual_information.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -80,16 +80,16 @@ def test_a_forked_process_gets_the_same_answers(backend: str, threads: int, bund
         assert answers(predictor) == expected
 
 
-def test_a_process_forked_from_one_that_ran_torch_is_refused(bundle: Path, forked: Any) -> None:
-    """It would wait for threads that it does not have."""
+def test_a_fork_after_torch_ran_is_refused(bundle: Path, forked: Any) -> None:
+    """It would wait for threads that it lacks."""
     with load(bundle, "torch") as predictor:
         expected = answers(predictor)
-        assert "was forked, and PyTorch's threads did not come along; load" in forked(lambda: str(answers(predictor)))
+        assert forked(lambda: str(answers(predictor))).startswith("BackendError: the torch backend")
         assert answers(predictor) == expected
 
 
-def test_threads_that_predict_while_the_process_forks_hold_nothing_in_the_other(bundle: Path, forked: Any) -> None:
-    """Neither its predictions nor its closing wait for them."""
+def test_threads_that_predict_during_a_fork_do_not_block_the_forked_process(bundle: Path, forked: Any) -> None:
+    """Neither predictions nor closing wait for them."""
     with load(bundle, "onnxruntime", threads=1) as predictor:
         expected, stop = answers(predictor), threading.Event()
 
@@ -122,20 +122,20 @@ def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         for backend in ("onnxruntime", "openvino", "torch"):
             with load(bundle, backend) as predictor:
-                found = pool.apply_async(probabilities_of, [str(bundle), TEXTS, backend]).get(timeout=120)
-                np.testing.assert_array_equal(found, predictor.predict(TEXTS).probabilities, err_msg=backend)
+                probabilities = pool.apply_async(probabilities_of, [str(bundle), TEXTS, backend]).get(timeout=120)
+                np.testing.assert_array_equal(probabilities, predictor.predict(TEXTS).probabilities, err_msg=backend)
                 with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
                     pickle.dumps(predictor)
 
 
-def test_nothing_is_told_to_the_makers_of_onnx_runtime(bundle: Path, tmp_path: Path) -> None:
-    """Before it sends anything, it keeps a number for the machine, and what is to be sent, in the home folder."""
+def test_onnx_runtime_telemetry_is_disabled(bundle: Path, tmp_path: Path) -> None:
+    """Telemetry would store a machine number and its messages in the home folder."""
     words = "import sys, hydrant; hydrant.load(sys.argv[1], 'onnxruntime').predict(['hello world'])"
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    variables = {**kept, "HOME": str(tmp_path), "PATH": os.defpath}  # none by which it knows a machine of tests
+    libraries = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    variables = {**libraries, "HOME": str(tmp_path), "PATH": os.defpath}  # none that would reveal a test machine
     subprocess.run([sys.executable, "-c", words, str(bundle)], check=True, cwd="/", env=variables)
     assert list(tmp_path.iterdir()) == []
-    words = "import os, hydrant; assert os.environ['ORT_DISABLE_TELEMETRY'] == '0'"  # whoever sets it is obeyed
+    words = "import os, hydrant; assert os.environ['ORT_DISABLE_TELEMETRY'] == '0'"  # a user's value is kept
     subprocess.run([sys.executable, "-c", words], check=True, env={**variables, "ORT_DISABLE_TELEMETRY": "0"})
 
 
@@ -143,7 +143,7 @@ def test_a_predictor_is_freed_without_the_collector(bundle: Path) -> None:
     predictor = load(bundle, "onnxruntime")
     predictor.predict(TEXTS)
     gc.collect()
-    gc.disable()  # hydrant serve keeps it from what it found at its start
+    gc.disable()  # as `hydrant serve` freezes its startup objects
     try:
         predictor.close()
         left = weakref.ref(predictor)

@@ -1,9 +1,8 @@
-"""The codec of the Open Inference Protocol, against encoders and decoders that are written here anew."""
+"""The codec of the Open Inference Protocol, against independent encoders and decoders."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 import struct
@@ -30,7 +29,7 @@ from hydrant.serving.oip import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from PIL import Image
+from serve_support import picture
 from support import random_plan
 
 LIMITS = settings(max_examples=60, deadline=None)
@@ -79,8 +78,8 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 
 def binary_request(tensor: Tensor, **more: Any) -> tuple[bytes, int]:
     data = raw(tensor)
-    told = {"name": "x", "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
-    head = json.dumps({"inputs": [{**told, "parameters": {"binary_data_size": len(data)}}], **more}).encode()
+    declared = {"name": "x", "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
+    head = json.dumps({"inputs": [{**declared, "parameters": {"binary_data_size": len(data)}}], **more}).encode()
     return head + data, len(head)
 
 
@@ -99,15 +98,15 @@ def test_json_tensors_are_read_flat_and_nested(tensor: Tensor, nested: bool) -> 
     if tensor.datatype == "BYTES":
         data = np.array([item.decode() for item in data.ravel()], object).reshape(data.shape)
     values = data.tolist() if nested and data.ndim else data.ravel().tolist()
-    told = {"name": "x", "datatype": tensor.datatype, "shape": list(data.shape), "data": values}
-    same(read_infer(json.dumps({"inputs": [told]}).encode()).inputs[0].data, tensor.data)
+    declared = {"name": "x", "datatype": tensor.datatype, "shape": list(data.shape), "data": values}
+    same(read_infer(json.dumps({"inputs": [declared]}).encode()).inputs[0].data, tensor.data)
 
 
 @LIMITS
 @given(any_type.flatmap(lambda kind: tensors(kind, finite=False, text=True)), st.booleans())
-def test_answers_are_what_an_independent_reader_reads(tensor: Tensor, binary: bool) -> None:
+def test_answers_are_read_by_an_independent_reader(tensor: Tensor, binary: bool) -> None:
     if tensor.datatype == "BF16" and np.isnan(tensor.data).any():
-        return  # a quiet NaN stands for every other
+        return  # all NaN become one quiet NaN
     body, length = write_infer(MODEL, InferRequest(None, (tensor,), {"x": binary}), (tensor,))
     assert (length is not None) is binary
     head = json.loads(body[:length])
@@ -151,7 +150,7 @@ bodies = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(bodies | trees, st.binary(max_size=20), st.integers(-2, 40) | st.none(), st.booleans())
-def test_nothing_but_a_serve_error_comes_of_any_json(body: Any, tail: bytes, length: int | None, exact: bool) -> None:
+def test_any_json_is_read_or_raises_a_serve_error(body: Any, tail: bytes, length: int | None, exact: bool) -> None:
     head = json.dumps(body).encode()
     try:
         read_infer(head + tail, len(head) if exact else length)
@@ -159,12 +158,12 @@ def test_nothing_but_a_serve_error_comes_of_any_json(body: Any, tail: bytes, len
         assert error.status == 400 and len(str(error)) < 500
 
 
-def told(**fields: Any) -> dict[str, Any]:
+def tensor_json(**fields: Any) -> dict[str, Any]:
     return {"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2], **fields}
 
 
 def one(**fields: Any) -> dict[str, Any]:
-    return {"inputs": [told(**fields)]}
+    return {"inputs": [tensor_json(**fields)]}
 
 
 def whole(message: Any) -> tuple[bytes, None]:
@@ -172,8 +171,8 @@ def whole(message: Any) -> tuple[bytes, None]:
 
 
 def binary(size: Any, data: bytes, **fields: Any) -> tuple[bytes, int]:
-    given = {name: value for name, value in told(**fields).items() if name != "data"}
-    head = json.dumps({"inputs": [{**given, "parameters": {"binary_data_size": size}}]}).encode()
+    declared = {name: value for name, value in tensor_json(**fields).items() if name != "data"}
+    head = json.dumps({"inputs": [{**declared, "parameters": {"binary_data_size": size}}]}).encode()
     return head + data, len(head)
 
 
@@ -182,7 +181,7 @@ MALFORMED: list[tuple[tuple[bytes, int | None], str]] = [
     ((b"[" * 10**5, None), "the request"),
     ((b"{}", 3), "Inference-Header-Content-Length is 3"),
     (whole({"inputs": []}), "no inputs"),
-    (whole({"inputs": [told(), told()]}), "input 'x' 2 times"),
+    (whole({"inputs": [tensor_json(), tensor_json()]}), "input 'x' 2 times"),
     (whole({**one(), "parameters": {"sequence_id": 4}}), "sequence_id"),
     (whole(one(datatype="INT128")), "'INT128'"),
     (whole(one(shape=[1] * 9)), "8 axes"),
@@ -196,10 +195,10 @@ MALFORMED: list[tuple[tuple[bytes, int | None], str]] = [
     (whole(one(parameters={"binary_data_size": 16})), "data and binary_data_size"),
     (binary(16, b"\0" * 15), "'16'"),
     (binary(8, b"\0" * 8), "8 bytes; expected 16"),
-    (binary(16, b"\0" * 17), "1 bytes stand behind"),
+    (binary(16, b"\0" * 17), "1 bytes follow"),
     (binary(2, b"\0\2", datatype="BOOL"), "BOOL"),
     (binary(8, b"\5" + b"\0" * 7, datatype="BYTES"), "element 0"),
-    (binary(9, b"\0" * 9, datatype="BYTES"), "1 bytes behind"),
+    (binary(9, b"\0" * 9, datatype="BYTES"), "1 bytes after"),
 ]
 
 
@@ -210,7 +209,7 @@ def test_malformed_requests_are_refused_plainly(request_: tuple[bytes, int | Non
     assert caught.value.status == 400 and "\n" not in str(caught.value)
 
 
-def test_what_a_request_says_besides_its_tensors() -> None:
+def test_parameters_and_requested_outputs() -> None:
     parameters = {"timeout": 1_500_000, "binary_data_output": True, "mine": "kept"}
     request = read_infer(*whole({**one(), "id": "a", "parameters": parameters, "outputs": [{"name": "y"}], "new": 1}))
     assert (request.id, request.timeout, request.binary, request.outputs) == ("a", 1.5, True, {"y": None})
@@ -222,7 +221,7 @@ def test_what_a_request_says_besides_its_tensors() -> None:
     assert read_infer(*whole({**one(), "id": None, "parameters": None, "outputs": None})).timeout is None
 
 
-# What goes into a model, and what comes out
+# Inputs and outputs of models
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +241,7 @@ def image_model(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield SimpleNamespace(name="i", version="1", predictor=predictor, ready=True)
 
 
-def asked(outputs: tuple[str, ...] = (), **given: Any) -> InferRequest:
+def infer(outputs: tuple[str, ...] = (), **inputs: Any) -> InferRequest:
     def tensor(name: str, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
             return Tensor(name, {"i": "INT64", "f": "FP32"}[value.dtype.kind], value)
@@ -250,24 +249,24 @@ def asked(outputs: tuple[str, ...] = (), **given: Any) -> InferRequest:
         data[:] = value
         return Tensor(name, "BYTES", data)
 
-    return InferRequest("7", tuple(tensor(name, value) for name, value in given.items()), dict.fromkeys(outputs))
+    return InferRequest("7", tuple(tensor(name, value) for name, value in inputs.items()), dict.fromkeys(outputs))
 
 
 def fits(tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
-    """Every output of an answer is as the metadata say, and none is missing."""
+    """Check that the outputs match the metadata."""
     assert list(tensors) == [output["name"] for output in metadata["outputs"]]
     for output in metadata["outputs"]:
         tensor = tensors[output["name"]]
         assert (tensor.datatype, tensor.data.ndim) == (output["datatype"], len(output["shape"]))
         assert tensor.data.dtype == dtype_of(tensor.datatype)
-        assert all(size in (-1, found) for size, found in zip(output["shape"], tensor.data.shape, strict=True))
+        assert all(size in (-1, actual) for size, actual in zip(output["shape"], tensor.data.shape, strict=True))
 
 
-def test_texts_in_and_every_field_out(text_model: Any) -> None:
-    request = asked(text=[b"hello world", "what is thé".encode()])
-    given_ = inputs_of(request, text_model)
-    assert given_ == ["hello world", "what is thé"]
-    prediction = text_model.predictor.predict(given_)
+def test_texts_as_inputs_and_every_field_as_output(text_model: Any) -> None:
+    request = infer(text=[b"hello world", "what is thé".encode()])
+    inputs = inputs_of(request, text_model)
+    assert inputs == ["hello world", "what is thé"]
+    prediction = text_model.predictor.predict(inputs)
     outputs = {tensor.name: tensor for tensor in outputs_of(prediction, request, text_model)}
     fits(outputs, model_metadata(text_model))
     assert set(outputs) == {*prediction.to_dict(), "label_index"} and "member_probabilities" in outputs
@@ -280,46 +279,45 @@ def test_texts_in_and_every_field_out(text_model: Any) -> None:
 
 
 def test_pairs_and_columns_and_outputs_by_name_in_the_order_of_the_request(text_model: Any) -> None:
-    request = asked(text=[b"a", b"b"], text_pair=[b"c", b"d"])
+    request = infer(text=[b"a", b"b"], text_pair=[b"c", b"d"])
     assert inputs_of(request, text_model) == [("a", "c"), ("b", "d")]
     column = Tensor("text", "BYTES", np.array([[b"a"], [b"b"]], object))
     assert inputs_of(InferRequest(None, (column,)), text_model) == ["a", "b"]
-    request = asked(("label_index", "confidence"), text=[b"hello"])
+    request = infer(("label_index", "confidence"), text=[b"hello"])
     prediction = text_model.predictor.predict(inputs_of(request, text_model))
     assert [tensor.name for tensor in outputs_of(prediction, request, text_model)] == ["label_index", "confidence"]
     with pytest.raises(ServeError, match="'logits'"):
-        inputs_of(asked(("logits",), text=[b"hello"]), text_model)
+        inputs_of(infer(("logits",), text=[b"hello"]), text_model)
 
 
 def test_images_as_files_and_in_base64(image_model: Any) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")
-    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue()), base64.encodebytes(file.getvalue())])
-    given_ = inputs_of(request, image_model)
-    assert given_ == [file.getvalue()] * 3
-    prediction = image_model.predictor.predict(given_)
+    file = picture(9, 9)
+    request = infer(image=[file, base64.b64encode(file), base64.encodebytes(file)])
+    inputs = inputs_of(request, image_model)
+    assert inputs == [file] * 3
+    prediction = image_model.predictor.predict(inputs)
     fits({tensor.name: tensor for tensor in outputs_of(prediction, request, image_model)}, model_metadata(image_model))
-    assert len(file.getvalue()) > 76, "base64 of several lines"
+    assert len(file) > 76, "base64 of several lines"
 
 
 UNFIT: list[tuple[InferRequest, str]] = [
-    (asked(words=[b"a"]), "'words'"),
-    (asked(text=[b"a"], input_ids=np.ones((1, 1), int)), "'text', 'input_ids'"),
-    (asked(text=[b"a"], text_pair=[b"b", b"c"]), "'text_pair'"),
-    (asked(text=np.ones(2)), "'text' is FP32"),
-    (asked(text=[b"a", b"\xff"]), "element 1"),
-    (asked(input_ids=[b"a"], attention_mask=[b"a"]), "'input_ids' is BYTES"),
+    (infer(words=[b"a"]), "'words'"),
+    (infer(text=[b"a"], input_ids=np.ones((1, 1), int)), "'text', 'input_ids'"),
+    (infer(text=[b"a"], text_pair=[b"b", b"c"]), "'text_pair'"),
+    (infer(text=np.ones(2)), "'text' is FP32"),
+    (infer(text=[b"a", b"\xff"]), "element 1"),
+    (infer(input_ids=[b"a"], attention_mask=[b"a"]), "'input_ids' is BYTES"),
 ]
 
 
 @pytest.mark.parametrize(("request_", "name"), UNFIT, ids=[str(place) for place in range(len(UNFIT))])
-def test_inputs_that_a_model_lacks(request_: InferRequest, name: str, text_model: Any) -> None:
+def test_inputs_that_do_not_fit_the_model(request_: InferRequest, name: str, text_model: Any) -> None:
     with pytest.raises(ServeError, match=name) as caught:
         inputs_of(request_, text_model)
     assert caught.value.status == 400
 
 
-def test_inputs_that_failed_and_tokens_without_the_padding_of_others() -> None:
+def test_failed_inputs_and_tokens_without_padding() -> None:
     none = [None] * 7
     scores = np.array([0.5, np.nan], np.float32)
     failed = Prediction(
@@ -327,15 +325,15 @@ def test_inputs_that_failed_and_tokens_without_the_padding_of_others() -> None:
         error=np.array([None, "input 1 is an empty text"], object),
     )  # fmt: skip
     served: Any = SimpleNamespace(predictor=SimpleNamespace(labels=["só"]))
-    found = {tensor.name: tensor.data.tolist() for tensor in outputs_of(failed, asked(text=[b""]), served)}
-    assert found["label"] == ["só".encode(), b""] and found["error"] == [b"", b"input 1 is an empty text"]
-    body, _ = write_infer(MODEL, asked(t=[b""]), outputs_of(failed, asked(text=[b""]), served))
+    outputs = {tensor.name: tensor.data.tolist() for tensor in outputs_of(failed, infer(text=[b""]), served)}
+    assert outputs["label"] == ["só".encode(), b""] and outputs["error"] == [b"", b"input 1 is an empty text"]
+    body, _ = write_infer(MODEL, infer(t=[b""]), outputs_of(failed, infer(text=[b""]), served))
     assert b'"name":"confidence","datatype":"FP32","shape":[2],"data":[0.5,null]' in body
 
     mask = np.array([[True, True, False, False], [True, False, False, False]])
     probabilities = np.ones((2, 4, 1), np.float32)
     tokens = Prediction(probabilities, *none[1:], member_probabilities=np.ones((2, 3, 4, 1), np.float32), mask=mask)
-    shapes = {tensor.name: tensor.data.shape for tensor in outputs_of(tokens, asked(text=[b""]), served)}
+    shapes = {tensor.name: tensor.data.shape for tensor in outputs_of(tokens, infer(text=[b""]), served)}
     assert shapes == {"probabilities": (2, 2, 1), "member_probabilities": (2, 3, 2, 1), "mask": (2, 2)}
     with pytest.raises(ServeError, match="'label'"):
-        outputs_of(tokens, asked(("label",), text=[b""]), served)
+        outputs_of(tokens, infer(("label",), text=[b""]), served)

@@ -1,4 +1,4 @@
-"""Ray: actors answer what one process answers, whatever happens to them."""
+"""Ray: actors and replicas give the same results as one process, even if an actor is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
-ROWS, CHUNK, THERE = 1536, 32, 5
+ROWS, CHUNK, FINISHED = 1536, 32, 5
 
 needs_ray = pytest.mark.skipif(bool(ray_space.missing()), reason=ray_space.missing())
 
@@ -42,11 +42,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PREDICT = """
 import os, pathlib, signal, subprocess, sys, time
 folder, *words = sys.argv[1:]
-there = len(list(pathlib.Path(folder).glob("chunk-*")))
+before = len(list(pathlib.Path(folder).glob("chunk-*")))
 process = subprocess.Popen([sys.executable, "-m", "hydrant", *words])
 killed = 0
 while process.poll() is None:
-    new = len(list(pathlib.Path(folder).glob("chunk-*"))) - there
+    new = len(list(pathlib.Path(folder).glob("chunk-*"))) - before
     if new > 2 and not killed:
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             title = (entry / "cmdline").read_bytes() if entry.exists() else b""
@@ -61,9 +61,7 @@ sys.exit(process.returncode)
 
 
 @needs_ray
-def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of_them(
-    bundle: Path, tmp_path: Path
-) -> None:
+def test_actors_continue_the_chunks_of_one_process_and_survive_a_killed_actor(bundle: Path, tmp_path: Path) -> None:
     generator = random.Random(0)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(ROWS)]
     texts[1234] = " "
@@ -78,7 +76,7 @@ def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of
     division = Division(output=places["ray"][0], errors=places["ray"][1], chunk=CHUNK)
 
     def some(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
-        yield from local_engine(predictor, sources, scoring)(chunks, missing[:THERE], survey)
+        yield from local_engine(predictor, sources, scoring)(chunks, missing[:FINISHED], survey)
         raise KeyboardInterrupt
 
     with hydrant.load(bundle, "onnxruntime") as predictor, pytest.raises(KeyboardInterrupt):
@@ -88,20 +86,20 @@ def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of
            places["ray"][1], "--json"]  # fmt: skip
     done = ray_space.run(PREDICT, tmp_path / "ray.csv.chunks", *common, *ray, cwd=tmp_path)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    facts, said = done.stdout.splitlines()  # nothing of Ray's
+    facts, message = done.stdout.splitlines()  # no output of Ray
     chunks = -(-ROWS // CHUNK)
-    assert 2 < int(said.split()[2]) < chunks - THERE - 3, said
-    found = json.loads(facts)
-    assert (found["count"], found["failed"], found["chunks"], found["found"]) == (ROWS, 1, chunks, THERE)
+    assert 2 < int(message.split()[2]) < chunks - FINISHED - 3, message
+    report = json.loads(facts)
+    assert (report["count"], report["failed"], report["chunks"], report["found"]) == (ROWS, 1, chunks, FINISHED)
     for mine, theirs in zip(places["ray"], places["plain"], strict=True):
         assert mine.read_bytes() == theirs.read_bytes()
-    own = [line for line in done.stderr.splitlines() if line.startswith("hydrant: ")]  # Ray says more
-    assert own[-1] == f"hydrant: WARNING: 1 of {ROWS} inputs could not be used; {places['ray'][1]} says why"
+    own = [line for line in done.stderr.splitlines() if line.startswith("hydrant: ")]  # without Ray's lines
+    assert f"WARNING: 1 of {ROWS} inputs" in own[-1] and str(places["ray"][1]) in own[-1]
 
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: Path) -> None:
-    """Whoever can change the files of one machine can change the digests there, too; a signature covers more."""
+    """Files and digests can be altered together on one machine; a signature covers both."""
     folder = shutil.copytree(bundle, tmp_path / "out")
     for name in ("other", "maker"):
         public = write_key(tmp_path / f"{name}.key", ec.generate_private_key(ec.SECP256R1()))
@@ -119,7 +117,7 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
     if trusted:
         sign(folder, tmp_path / "other.key")
         assert f"is not what the owner of {public} signed" in problem()
-        sign(folder, tmp_path / "maker.key")  # below: what no manifest lists
+        sign(folder, tmp_path / "maker.key")  # below: a file outside the manifest
         (folder / "libevil.so").write_bytes(b"more")
         assert "libevil.so is not listed in hydrant.json" in problem()
         (folder / "libevil.so").unlink()
@@ -140,15 +138,15 @@ def processes(word):
 words = ["--engine", "ray", "--replicas", "2", "--port", "8123", "--backend", "onnxruntime", "--json"]
 command = [sys.executable, "-m", "hydrant", "serve", bundle, *words]
 process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-found = {"ready": json.loads(process.stdout.readline() or "{}"), "replicas": processes(b"ServeReplica")}
+report = {"ready": json.loads(process.stdout.readline() or "{}"), "replicas": processes(b"ServeReplica")}
 
 async def main():
     async with httpx.AsyncClient(base_url="http://127.0.0.1:8123", timeout=60) as client:
-        found["health"] = (await client.get("/v2/health/ready")).status_code
-        found["model"] = (await client.get("/v2/models/out")).json()["name"]
-        found["load"] = (await client.post("/v2/repository/models/out/load")).status_code
-        found["none"] = (await client.get("/v2/models/absent")).status_code
-        found["bad"] = (await client.post("/predict", content=b"{")).json()
+        report["health"] = (await client.get("/v2/health/ready")).status_code
+        report["model"] = (await client.get("/v2/models/out")).json()["name"]
+        report["load"] = (await client.post("/v2/repository/models/out/load")).status_code
+        report["none"] = (await client.get("/v2/models/absent")).status_code
+        report["bad"] = (await client.post("/predict", content=b"{")).json()
         ways = asyncio.Semaphore(32)
         async def ask(text):
             async with ways:
@@ -157,18 +155,18 @@ async def main():
                 tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
                 answer = (await client.post("/v2/models/out/infer", json={"inputs": [tensor]})).json()
                 return {each["name"]: each["data"] for each in answer["outputs"]}
-        found["answers"] = await asyncio.gather(*map(ask, texts))
+        report["answers"] = await asyncio.gather(*map(ask, texts))
 
 try:
     asyncio.run(main())
 finally:
     process.send_signal(signal.SIGTERM)
-    found["status"] = process.wait(100)
+    report["status"] = process.wait(100)
 until = time.monotonic() + 30
 while processes(b"raylet") and time.monotonic() < until:
     time.sleep(0.2)
-found["left"] = processes(b"raylet") + processes(b"ray::")
-print(json.dumps(found))
+report["left"] = processes(b"raylet") + processes(b"ray::")
+print(json.dumps(report))
 """
 
 
@@ -179,17 +177,17 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     done = ray_space.run(SERVE, bundle, tmp_path / "texts.json", cwd=tmp_path)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    [line] = done.stdout.splitlines()  # nothing of Ray's
-    found = json.loads(line)
+    [line] = done.stdout.splitlines()  # no output of Ray
+    report = json.loads(line)
     where = {"scheme": "http", "host": "127.0.0.1", "port": 8123, "grpc_port": None}
-    assert found["ready"] == {**where, "workers": 2, "models": {"out": "1"}}
-    assert {name: found[name] for name in ("replicas", "health", "model", "none", "load", "status", "left")} == {
+    assert report["ready"] == {**where, "workers": 2, "models": {"out": "1"}}
+    assert {name: report[name] for name in ("replicas", "health", "model", "none", "load", "status", "left")} == {
         "replicas": 2, "health": 200, "model": "out", "none": 404, "load": 409, "status": 0, "left": 0}  # fmt: skip
-    assert "JSON" in found["bad"]["error"]
+    assert "JSON" in report["bad"]["error"]
     with hydrant.load(bundle, "onnxruntime") as predictor:
         rows = predictor.rows(predictor.predict(texts), texts)
     forms = set()
-    for mine, theirs in zip(found["answers"], rows, strict=True):
+    for mine, theirs in zip(report["answers"], rows, strict=True):
         forms.add("input" in mine)
         if "input" in mine:
             assert (mine["input"], mine["label"]) == (theirs["input"], theirs["label"])
@@ -200,7 +198,7 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
     assert forms == {True, False}
 
 
-def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
+def test_the_error_without_ray_names_its_extra(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
     hiding = "import sys; sys.modules['ray'] = None; from hydrant.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", hiding, "predict", bundle, "--input", "x.csv", "--output", "y", "--engine", "ray"]

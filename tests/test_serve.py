@@ -1,4 +1,4 @@
-"""``hydrant serve`` over HTTP: every answer is the predictor's, whoever else asks and whatever goes wrong meanwhile."""
+"""``hydrant serve`` over HTTP: answers equal the predictor's, with concurrent requests and failures."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant.cli.main import main
-from hydrant.models.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
-from PIL import Image
-from serve_support import Running, command, running
+from serve_support import Running, command, make_bundle, picture, running
 from support import WORDS, make_model, make_tokenizer, run_cli
 
 TOLERANCE = 1e-6
@@ -45,7 +43,7 @@ SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_inform
 
 @pytest.fixture(scope="module")
 def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two versions of a model of texts, and one of images."""
+    """Two versions of a text model, and one image model."""
     folder = tmp_path_factory.mktemp("models")
     second = tmp_path_factory.mktemp("second") / "checkpoint"
     labels = dict(enumerate("abcde"))
@@ -54,16 +52,14 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
     for place, source, kind in (
         ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
     ):  # fmt: skip
-        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
-        hydrant.save_bundle(hydrant.fuse(source, plan), folder / place, load_processor(source, kind))
-        hydrant.export_onnx(folder / place)
+        make_bundle(source, folder / place, kind)
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(models: Path) -> Iterator[Running]:
-    with running(models, max_bytes=200_000, timeout=5) as found:
-        yield found
+    with running(models, max_bytes=200_000, timeout=5) as service:
+        yield service
 
 
 def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
@@ -72,18 +68,18 @@ def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
 
 
 def rows_one_by_one(bundle: Path, inputs: list[Any]) -> list[dict[str, Any]]:
-    """What the predictor says of each input alone."""
+    """The predictor's row of each input, predicted alone."""
     with hydrant.load(bundle, threads=1) as predictor:
         return [predictor.rows(predictor.predict([each]), [each])[0] for each in inputs]
 
 
-def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    return found["label"] == expected["label"] and all(
-        math.isclose(found[name], expected[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE) for name in SCORES
+def same(row: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return row["label"] == expected["label"] and all(
+        math.isclose(row[name], expected[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE) for name in SCORES
     )
 
 
-def test_predict_answers_what_the_command_prints(service: Running, models: Path, tmp_path: Path) -> None:
+def test_predict_returns_the_rows_of_the_command(service: Running, models: Path, tmp_path: Path) -> None:
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
     answered = service.ask(*texts, model="texts", probabilities=True).json()
@@ -94,9 +90,8 @@ def test_predict_answers_what_the_command_prints(service: Running, models: Path,
         assert same(row, other)
         assert (row["index"], row["input"], row["abstain"]) == (other["index"], other["input"], other["abstain"])
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=TOLERANCE)
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 17, 3), dtype=np.uint8))
-    image.save(tmp_path / "cat.png")
-    data = (tmp_path / "cat.png").read_bytes()
+    data = picture()
+    (tmp_path / "cat.png").write_bytes(data)
     printed = json.loads(run_cli("predict", models / "images/1", tmp_path / "cat.png", "--json").stdout)
     (expected,) = printed["predictions"]
     client = service.client
@@ -114,9 +109,9 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}
     for path in ("/v2/models/texts/infer", "/v2/models/texts/versions/2/infer"):
         answer = client.post(path, json={"id": "7", "inputs": [tensor]}).json()
-        found = {each["name"]: each["data"][0] for each in answer["outputs"]}
+        outputs = {each["name"]: each["data"][0] for each in answer["outputs"]}
         assert (answer["id"], answer["model_name"], answer["model_version"]) == ("7", "texts", "2")
-        assert same(found, expected)
+        assert same(outputs, expected)
     head = json.dumps(
         {"inputs": [{**tensor, "parameters": {"binary_data_size": 4 + len(text)}, "data": None}],
          "outputs": [{"name": "energy", "parameters": {"binary_data": True}}]}
@@ -154,7 +149,7 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
         ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "$.ready"),
     ],
 )  # fmt: skip
-def test_every_refusal_has_one_form(
+def test_every_error_has_one_form(
     service: Running, method: str, path: str, body: bytes | None, status: int, name: str
 ) -> None:
     answer = service.client.request(method, path, content=body)
@@ -165,26 +160,26 @@ def test_every_refusal_has_one_form(
 
 
 def raw(service: Running, *pieces: bytes, wait: float = 0.0) -> bytes:
-    """What comes back on a connection of its own."""
+    """The answer on a new connection."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         for piece in pieces:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(piece)
             time.sleep(wait)
-        found = b""
+        answer = b""
         with contextlib.suppress(ConnectionError):
             while piece := connection.recv(65536):
-                found += piece
-        return found
+                answer += piece
+        return answer
 
 
 def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     client = service.client
     answer = client.post("/predict", json={"inputs": ["a" * 200_001]})
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
-    answer = client.post("/predict", content=iter([b"x" * 50_000] * 5))  # chunked: nobody says how long it is
+    answer = client.post("/predict", content=iter([b"x" * 50_000] * 5))  # chunked: of unknown length
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
-    for _ in range(3):  # a plain client sends all of a body before it reads an answer
+    for _ in range(3):  # a simple client sends the whole body before it reads
         plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
         plain.request("POST", "/predict", body=b"x" * 9_000_000)
         assert plain.getresponse().status == 413
@@ -193,11 +188,11 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert answer.status_code == 415
     head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
-    assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
+    assert b'{"error": "the request is not valid HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
 
 
-def test_a_token_guards_all_but_the_probes(models: Path) -> None:
+def test_all_routes_but_probes_need_the_token(models: Path) -> None:
     with running(models / "texts/1", token="a-long-secret") as service:
         assert service.ask("hello").status_code == 200
         for headers in ({}, {"authorization": "Bearer another-secret"}, {"authorization": "a-long-secret"}):
@@ -213,7 +208,7 @@ def test_a_token_guards_all_but_the_probes(models: Path) -> None:
 
 def test_tls(models: Path, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed, which makes the certificate")
+        pytest.skip("openssl is not installed")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     command += ["-nodes", "-subj", "/CN=localhost"]
@@ -235,27 +230,27 @@ def test_tls(models: Path, tmp_path: Path) -> None:
         silent = context.wrap_socket(socket.create_connection(("127.0.0.1", service.port), timeout=20))
         silent.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert silent.recv(1000).startswith(b"HTTP/1.1 200 ")
-        leaves = time.monotonic()
-    assert time.monotonic() - leaves < 20, "an idle client that does not answer the end of TLS holds nothing up"
+        start = time.monotonic()
+    assert time.monotonic() - start < 20, "an idle client that ignores the end of TLS must not delay the end"
     silent.close()
 
 
 def live_over(channel: Any) -> bool:
-    """Whether ``ServerLive`` is answered by field 1, true."""
+    """Return True if ``ServerLive`` answers with field 1, true."""
     return channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=20) == b"\x08\x01"
 
 
 def run_main(*arguments: object) -> tuple[int, str]:
-    """The command in this process, which must not begin to serve."""
-    with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
+    """Run a command that must fail before serving; returns exit status and standard error."""
+    with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
         try:
             status = main(["serve", *map(str, arguments)])
         except SystemExit as leaving:
             status = int(leaving.code or 0)
-    return status, told.getvalue()
+    return status, errors.getvalue()
 
 
-def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None:
+def test_startup_errors_are_one_line(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models / "texts/1", tmp_path / "altered")
     (tmp_path / "altered/model.fp32.onnx").write_bytes(b"nothing")
     (tmp_path / "secret").write_text("short\n")
@@ -268,10 +263,10 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
             ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a'"),
             ([bundle, "--port", 0, "--grpc-port", port, "--workers", 2], f"cannot listen on port {port}"),
         ):  # fmt: skip
-            status, told = run_main(*arguments)
-            assert (status, told.count("\n")) == (2, 1), told
-            assert words in told
-    for workers in ("1", "2"):  # of two, the second says it to nobody
+            status, errors = run_main(*arguments)
+            assert (status, errors.count("\n")) == (2, 1), errors
+            assert words in errors
+    for workers in ("1", "2"):  # only one of two workers reports it
         done = run_cli("serve", tmp_path / "altered", "--port", "0", "--workers", workers)
         assert (done.returncode, done.stdout) == (2, "")
         assert "model.fp32.onnx has 7 bytes, but the manifest says" in done.stderr
@@ -279,7 +274,7 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
+def test_requests_in_progress_are_answered_after_sigterm(models: Path) -> None:
     texts = ["transfer money today"] * 50
     body = json.dumps({"inputs": texts, "model": "texts"}).encode()
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
@@ -287,12 +282,12 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
     with command(models) as (process, ready), contextlib.ExitStack() as stack:
         assert ready["models"] == {"images": "1", "texts": "2"}
         place = (ready["host"], ready["port"])
-        begun = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(3)]
-        for each in begun:
+        clients = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(3)]
+        for each in clients:
             each.sendall(head)
-            assert each.recv(1000).startswith(b"HTTP/1.1 100 Continue")  # it waits for the body
+            assert each.recv(1000).startswith(b"HTTP/1.1 100 Continue")  # the server waits for the body
         process.send_signal(signal.SIGTERM)
-        for each in begun:
+        for each in clients:
             each.sendall(body)
             answer = b"".join(iter(lambda each=each: each.recv(65536), b""))
             assert answer.startswith(b"HTTP/1.1 200 ")
@@ -305,10 +300,10 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
+def test_workers_share_the_port_and_a_dead_one_is_replaced(models: Path) -> None:
     with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
-        for _ in range(4):  # each on a connection of its own
+        for _ in range(4):  # each on a new connection
             with grpc.insecure_channel(f"127.0.0.1:{ready['grpc_port']}") as channel:
                 assert live_over(channel)
         url = f"http://127.0.0.1:{ready['port']}"
@@ -328,7 +323,7 @@ def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> N
                 assert same(answer.json()["predictions"][0], expected)
             time.sleep(0.1)
         until_counted(url, lambda count: 9 <= count <= 14)
-        assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "which counts for its workers"
+        assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "the parent counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert process.stderr is not None
@@ -337,31 +332,31 @@ def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> N
 
 @contextlib.contextmanager
 def opening(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[SimpleNamespace]:
-    """A service whose bundle opens once ``warm`` is set, and what it tells; ``leave`` ends it."""
-    begun, found = threading.Event(), SimpleNamespace(warm=threading.Event(), told=queue.Queue())
+    """A service whose bundle opens once ``warm`` is set, with its announcements; ``leave`` ends it."""
+    begun, service = threading.Event(), SimpleNamespace(warm=threading.Event(), announced=queue.Queue())
 
-    def slow(*given: Any, **settings: Any) -> Predictor:
+    def slow(*arguments: Any, **settings: Any) -> Predictor:
         begun.set()
-        assert found.warm.wait(60)
-        return hydrant.load(*given, **settings)
+        assert service.warm.wait(60)
+        return hydrant.load(*arguments, **settings)
 
     monkeypatch.setattr("hydrant.serving.service.load", slow)
     ours, theirs = multiprocessing.Pipe()
     with bound("127.0.0.1", 0) as other:
-        found.grpc = other.getsockname()[:2]
-    settings = ServeSettings(threads=1, grpc_port=found.grpc[1])
+        service.grpc = other.getsockname()[:2]
+    settings = ServeSettings(threads=1, grpc_port=service.grpc[1])
     with bound("127.0.0.1", 0) as port, ours, theirs:
-        found.place, found.leave = port.getsockname()[:2], ours.close
+        service.place, service.leave = port.getsockname()[:2], ours.close
         thread = threading.Thread(
-            target=serve_alone, args=(folder, settings, port, found.told.put, theirs), kwargs=options
+            target=serve_alone, args=(folder, settings, port, service.announced.put, theirs), kwargs=options
         )
         thread.start()
         try:
             assert begun.wait(60)
-            yield found
+            yield service
         finally:
-            found.leave()
-            found.warm.set()
+            service.leave()
+            service.warm.set()
             thread.join(60)
         assert not thread.is_alive()
 
@@ -369,7 +364,7 @@ def opening(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> It
 READY = b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-def test_a_service_answers_probes_before_it_is_ready_and_a_replacement_leaves_them_to_others(
+def test_probes_are_answered_while_loading_but_not_by_a_replacement(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opening(models / "texts/1", monkeypatch) as service, socket.create_connection(service.place, 30) as probe:
@@ -384,18 +379,18 @@ def test_a_service_answers_probes_before_it_is_ready_and_a_replacement_leaves_th
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(service.grpc)
             service.warm.set()
-            assert service.told.get(timeout=60)["grpc_port"] == service.grpc[1]
+            assert service.announced.get(timeout=60)["grpc_port"] == service.grpc[1]
             waits.settimeout(30)
             assert waits.recv(1000).startswith(b"HTTP/1.1 200 ")
         with grpc.insecure_channel("{}:{}".format(*service.grpc)) as channel:
             assert live_over(channel)
     with opening(models / "texts/1", monkeypatch, warm_first=True) as service:
         service.leave()
-    assert service.told.empty(), "it ended before it was warm"
+    assert service.announced.empty(), "ended before it was warm"
 
 
 def until_counted(url: str, enough: Callable[[int], bool]) -> None:
-    """Ask for the figures, of whichever worker answers, until they count so many inputs of model 2."""
+    """Request /stats until the inputs of model 2 are enough."""
     end, count = time.monotonic() + 20, -1
     while not enough(count):
         assert time.monotonic() < end, count

@@ -1,4 +1,4 @@
-"""What requests hold, before a model sees it: forms, options, base64, origins and tokens."""
+"""Parsing and checks of requests: forms, options, base64, origins and hosts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FORM = "multipart/form-data; boundary=x"
 
 
 def form(*files: tuple[str, Any]) -> tuple[bytes, str]:
-    """A body and its type, as httpx makes them."""
+    """A form's body and Content-Type, by httpx."""
     request = httpx.Request("POST", "http://here/", files=list(files))
     return request.read(), request.headers["content-type"]
 
 
-def asked(*inputs: Any) -> PredictRequest:
+def predict_request(*inputs: Any) -> PredictRequest:
     return read_request(json.dumps({"inputs": inputs}).encode(), "application/json", {})
 
 
@@ -48,13 +48,13 @@ def test_forms_of_httpx_are_read_byte_by_byte(files: list[tuple[str, bytes]]) ->
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=400), st.sampled_from(["", FORM, "image/png", "text/plain", "a/b"]))
 def test_bodies_of_any_bytes_are_read_or_refused(body: bytes, kind: str) -> None:
-    for given_body in (body, b"--x\r\n" + body + b"\r\n--x--\r\n"):
+    for whole in (body, b"--x\r\n" + body + b"\r\n--x--\r\n"):
         try:
-            found = read_request(given_body, kind, {})
+            request = read_request(whole, kind, {})
         except ServeError as error:
             assert error.status in (400, 415)
         else:
-            assert len(found.inputs) == len(found.names)
+            assert len(request.inputs) == len(request.names)
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_bodies_of_any_bytes_are_read_or_refused(body: bytes, kind: str) -> None
         (b"a text", "application/xml", "application/xml"),
     ],
 )
-def test_what_cannot_be_read_is_refused(body: bytes, kind: str, name: str) -> None:
+def test_malformed_bodies_are_refused(body: bytes, kind: str, name: str) -> None:
     with pytest.raises(ServeError, match=name):
         read_request(body, kind, {})
 
 
 def test_texts_pairs_words_images_and_sounds() -> None:
-    body = asked("a", ["b", "c"], {"text": "d"}, {"text": "e", "text_pair": "f"})
+    body = predict_request("a", ["b", "c"], {"text": "d"}, {"text": "e", "text_pair": "f"})
     inputs, shown = inputs_of(body, TEXTS)
     assert inputs == shown == ["a", ("b", "c"), "d", ("e", "f")]
-    assert inputs_of(asked("a", ["b", "c"], {"tokens": ["d"]}), TAGS)[0] == ["a", ["b", "c"], ["d"]]
+    assert inputs_of(predict_request("a", ["b", "c"], {"tokens": ["d"]}), TAGS)[0] == ["a", ["b", "c"], ["d"]]
     word = base64.b64encode(b"picture").decode()
     lines = "\r\n ".join(word)  # as `base64` and mail programs break them
-    body = asked(word, {"image": word}, f"data:image/png;base64,{word}", lines)
+    body = predict_request(word, {"image": word}, f"data:image/png;base64,{word}", lines)
     assert inputs_of(body, IMAGES) == ([b"picture"] * 4, [f"image {place}" for place in range(4)])
     body = read_request(*form(("image", ("cat.png", b"cat")), ("file", ("../etc/passwd", b"dog"))), {"model": "m"})
     assert inputs_of(body, IMAGES) == ([b"cat", b"dog"], ["cat.png", "../etc/passwd"])
@@ -107,7 +107,7 @@ def test_texts_pairs_words_images_and_sounds() -> None:
 )  # fmt: skip
 def test_an_input_of_another_kind_is_named(item: Any, predictor: Any) -> None:
     with pytest.raises(InputError, match="input 1"):
-        inputs_of(asked({"text": "a"} if predictor is not IMAGES else "AAAA", item), predictor)
+        inputs_of(predict_request({"text": "a"} if predictor is not IMAGES else "AAAA", item), predictor)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_input_of_another_kind_is_named(item: Any, predictor: Any) -> None:
         (None, None, "127.0.0.1", True),
         (None, b"localhost", "127.0.0.1", True),
         (None, b"[::1]:8000", "::1", True),
-        (None, b"evil.example:8000", "127.0.0.1", False),  # its name was made to lead here
+        (None, b"evil.example:8000", "127.0.0.1", False),  # DNS rebinding
         (None, b"models.example", "0.0.0.0", True),
         (None, b"proxy.example", "127.0.0.1", True),
         (None, b"[", "127.0.0.1", False),

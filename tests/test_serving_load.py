@@ -1,4 +1,4 @@
-"""The program that asks with many clients at once: a small run of it."""
+"""A small run of the load test with many concurrent clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import serving_load
 from serving_load import FRONTS, load, tiny_models
 
 
-def test_every_answer_is_right_whatever_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_answer_is_right_during_swaps_and_disconnects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for share in ("LEAVES", "NONSENSE"):
         monkeypatch.setattr(serving_load, share, 0.03)
     report = load(tiny_models(tmp_path), 800, clients=32, swap=100, queue=8)

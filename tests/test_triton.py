@@ -1,4 +1,4 @@
-"""``hydrant triton``: what it writes, and the models as Triton's Python backend calls them, against the predictor."""
+"""``hydrant triton``: the written files, and the models as Triton's Python backend calls them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SETTINGS = TritonSettings(threads=1)
 
 @pytest.fixture(scope="module")
 def bundles(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A bundle of every task, of texts, images and ready tensors, calibrated."""
+    """Calibrated bundles of every task, for texts, images and ready tensors."""
     folder = tmp_path_factory.mktemp("triton")
     cases = {"text": "bert", "scores": "scores-sigmoid", "labels": "labels", "images": "vit-images"}
-    made = {kind: golden / name / "bundle" for kind, name in cases.items()} | {"tokens": folder / "tagger"}
+    paths = {kind: golden / name / "bundle" for kind, name in cases.items()} | {"tokens": folder / "tagger"}
     tagger = hydrant.fuse(make_tagger(), random_plan("bert", 3))
-    hydrant.save_bundle(tagger, made["tokens"], make_word_tokenizer(folder / "words"))
+    hydrant.save_bundle(tagger, paths["tokens"], make_word_tokenizer(folder / "words"))
     limits = Calibration(1.0, {"abstain": Threshold("confidence", 0.5)})
-    Bundle.open(made["tokens"]).add({CALIBRATION: to_json_bytes(limits.to_json())})
-    hydrant.export_onnx(made["tokens"], form=GraphForm(member_outputs=True))
-    return made
+    Bundle.open(paths["tokens"]).add({CALIBRATION: to_json_bytes(limits.to_json())})
+    hydrant.export_onnx(paths["tokens"], form=GraphForm(member_outputs=True))
+    return paths
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def inputs_of(kind: str, bundle: Path) -> tuple[dict[str, np.ndarray], Any]:
-    """Inputs of a request to Triton, and the same for the predictor."""
+    """Inputs of a request to Triton, and the same inputs for the predictor."""
     if kind in ("text", "tokens"):
         return {"text": strings(*TEXTS)}, TEXTS
     if kind == "images":
@@ -63,33 +63,31 @@ def inputs_of(kind: str, bundle: Path) -> tuple[dict[str, np.ndarray], Any]:
     return ready, ready
 
 
-def assert_same(found: Mapping[str, np.ndarray], prediction: hydrant.Prediction, labels: list[str]) -> None:
-    """Every field of a prediction is there, as it is."""
+def assert_same(arrays: Mapping[str, np.ndarray], prediction: hydrant.Prediction, labels: list[str]) -> None:
+    """Check that the arrays are every field of a prediction."""
     fields = prediction.to_dict()
     if "label" in fields:
         names = [[labels[index] if index >= 0 else "" for index in np.atleast_1d(row)] for row in fields["label"]]
-        assert [[name.decode() for name in row] for row in found["label"]] == names
+        assert [[name.decode() for name in row] for row in arrays["label"]] == names
         fields["label_index"] = fields.pop("label")
     for name, expected in fields.items():
-        got = found[name]
+        got = arrays[name]
         assert got.dtype == expected.dtype, name
         same = got if got.shape == expected.shape else got[:, 0]
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6, err_msg=name)
         else:
             np.testing.assert_array_equal(same, expected, err_msg=name)
-    assert set(found) - {"label", "spans"} == set(fields)
+    assert set(arrays) - {"label", "spans"} == set(fields)
 
 
 # the form for CPUs
 
 
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images", "tokens"])
-def test_the_whole_predictor_answers_as_it_does_without_triton(
-    kind: str, bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    """One request, and many of different sizes in one batch; the configuration declares what comes."""
-    made = triton_repository(bundles[kind], tmp_path / "repository", settings=SETTINGS, name=kind)
+def test_the_whole_predictor_answers_as_without_triton(kind: str, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """One request, and several of different sizes in one batch; outputs match the configuration."""
+    written = triton_repository(bundles[kind], tmp_path / "repository", settings=SETTINGS, name=kind)
     place = tmp_path / "repository" / kind
     config, model = read_config(place), started(place)
     request, same = inputs_of(kind, bundles[kind])
@@ -98,18 +96,18 @@ def test_the_whole_predictor_answers_as_it_does_without_triton(
     answers = model.execute([Request(request), *parts])
     with hydrant.load(bundles[kind], "onnxruntime", threads=1) as predictor:
         for answer, rows in zip(answers, [range(count), *rows_of(count)], strict=True):
-            given = (
+            inputs = (
                 {name: array[rows] for name, array in same.items()}
                 if isinstance(same, dict)
                 else [same[row] for row in rows]
             )
             assert answer.error is None
-            assert_same(answer.arrays, predictor.predict(given), predictor.labels)
+            assert_same(answer.arrays, predictor.predict(inputs), predictor.labels)
         if kind == "tokens":
-            told = [json.loads(spans) for spans in answers[0].arrays["spans"][:, 0]]
-            assert told == [row["spans"] for row in predictor.rows(predictor.predict(TEXTS), TEXTS)]
+            spans_of_texts = [json.loads(spans) for spans in answers[0].arrays["spans"][:, 0]]
+            assert spans_of_texts == [row["spans"] for row in predictor.rows(predictor.predict(TEXTS), TEXTS)]
     declared = tensors(config.output)
-    assert set(declared) == set(answers[0].arrays) == set(made.outputs)
+    assert set(declared) == set(answers[0].arrays) == set(written.outputs)
     for name, (datatype, dims) in declared.items():
         array = answers[0].arrays[name]
         assert NUMPY[datatype] == array.dtype.kind
@@ -119,11 +117,11 @@ def test_the_whole_predictor_answers_as_it_does_without_triton(
 
 
 def rows_of(count: int) -> list[list[int]]:
-    """Rows of a few requests, the last of which has several."""
+    """Rows of three requests, the last with two inputs."""
     return [[0], [2], [count - 1, 1]]
 
 
-def test_what_is_wrong_with_a_request_is_told_to_it_alone(bundles: dict[str, Path], tmp_path: Path) -> None:
+def test_an_invalid_request_fails_alone(bundles: dict[str, Path], tmp_path: Path) -> None:
     triton_repository(bundles["text"], tmp_path, settings=SETTINGS)
     model = started(tmp_path / "bundle")
     good, named = Request({"text": strings("money")}), Request({"text": strings("money")}, ["label", "abstain"])
@@ -141,7 +139,7 @@ def test_what_is_wrong_with_a_request_is_told_to_it_alone(bundles: dict[str, Pat
     assert [answer.error.code for answer in model.execute([bad[2], bad[2]])] == [7, 7]
 
 
-def test_the_settings_stand_in_the_configuration_and_are_read_from_it(bundles: dict[str, Path], tmp_path: Path) -> None:
+def test_settings_are_written_to_and_read_from_the_configuration(bundles: dict[str, Path], tmp_path: Path) -> None:
     chosen = TritonSettings(
         max_batch=7, queue_delay=500, instances=3, precision="fp32", threads=1, environment='/opt/my "env"', linked=True
     )
@@ -165,10 +163,8 @@ def test_the_settings_stand_in_the_configuration_and_are_read_from_it(bundles: d
 
 
 @pytest.mark.parametrize(("device", "kind"), itertools.product(["cpu", "gpu"], ["text", "labels"]))
-def test_warm_up_requests_are_requests_that_models_answer(
-    device: Any, kind: str, bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    """As Triton reads them: raw data of one input, repeated for the batch."""
+def test_models_answer_their_warm_up_requests(device: Any, kind: str, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """Read as Triton does: raw data of one input, repeated for the batch."""
     triton_repository(bundles[kind], tmp_path, device, TritonSettings(max_batch=4), name="m")
     answered = 0
     for place in [folder for folder in sorted(tmp_path.iterdir()) if (folder / "config.pbtxt").is_file()]:
@@ -204,13 +200,11 @@ def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images"])
-def test_the_steps_of_an_ensemble_give_what_the_predictor_gives(
-    kind: str, bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    """Tensors go from step to step as the ensemble's configuration says; the graph runs as the configuration has it."""
-    made = triton_repository(bundles[kind], tmp_path, "gpu", name=kind, version=3)
+def test_the_steps_of_an_ensemble_equal_the_predictor(kind: str, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """Tensors pass from step to step, and the graph runs, as the configurations define."""
+    written = triton_repository(bundles[kind], tmp_path, "gpu", name=kind, version=3)
     config = read_config(tmp_path / kind)
-    assert [step.model_name for step in config.ensemble_scheduling.step] == list(made.models[:-1])
+    assert [step.model_name for step in config.ensemble_scheduling.step] == list(written.models[:-1])
     assert (config.platform, list(config.version_policy.specific.versions)) == ("ensemble", [3])
     request, same = inputs_of(kind, bundles[kind])
     flow: dict[str, list[np.ndarray]] = {}
@@ -222,8 +216,14 @@ def test_the_steps_of_an_ensemble_give_what_the_predictor_gives(
         own = read_config(place)
         assert step.model_version == 3
         assert set(taken) >= {entry.name for entry in own.input if not entry.optional}
-        given = [{name: flow[key][at] for name, key in taken.items() if key in flow} for at in range(len(requests))]
-        answers = graph_answers(place, own, given) if own.backend == "onnxruntime" else python_answers(place, given)
+        requests_of_step = [
+            {name: flow[key][at] for name, key in taken.items() if key in flow} for at in range(len(requests))
+        ]
+        answers = (
+            graph_answers(place, own, requests_of_step)
+            if own.backend == "onnxruntime"
+            else python_answers(place, requests_of_step)
+        )
         assert {entry.key for entry in step.output_map} == set(tensors(own.output)) == set(answers[0])
         flow |= {entry.value: [answer[entry.key] for answer in answers] for entry in step.output_map}
     declared = tensors(config.output)
@@ -233,18 +233,18 @@ def test_the_steps_of_an_ensemble_give_what_the_predictor_gives(
             prediction = predictor.predict([same[row] for row in rows] if some is None else some)
             assert_same({name: flow[name][at] for name in declared}, prediction, predictor.labels)
     whole = triton_repository(bundles[kind], tmp_path / "whole", settings=SETTINGS, name=kind)
-    assert (whole.inputs, whole.outputs) == (made.inputs, made.outputs)
+    assert (whole.inputs, whole.outputs) == (written.inputs, written.outputs)
     assert declared == tensors(read_config(tmp_path / "whole" / kind).output)
 
 
-def python_answers(place: Path, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    answers = started(place, 3).execute([Request(arrays) for arrays in given])
+def python_answers(place: Path, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    answers = started(place, 3).execute([Request(arrays) for arrays in requests])
     assert all(answer.error is None for answer in answers)
     return [answer.arrays for answer in answers]
 
 
-def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """What Triton's ONNX Runtime backend gives; the configuration must be that of the graph."""
+def graph_answers(place: Path, config: Any, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Outputs as of Triton's ONNX Runtime backend; checks the configuration against the graph."""
     session = onnxruntime.InferenceSession(str(place / "3" / config.default_model_filename))
     types = {"tensor(int64)": "INT64", "tensor(float)": "FP32"}
     for entries, values in ((config.input, session.get_inputs()), (config.output, session.get_outputs())):
@@ -257,25 +257,25 @@ def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) 
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     options = {pair.key: pair.value for pair in accelerator.parameters}
     assert (accelerator.name, options) == ("cuda", {"use_tf32": "0"}), "float32 stays float32"
-    found = []
-    for arrays in given:
+    answers = []
+    for arrays in requests:
         names = [value.name for value in session.get_outputs()]
         outputs = dict(zip(names, session.run(names, arrays), strict=True))
-        found.append({entry.name: outputs[entry.name].reshape(-1, *entry.dims) for entry in config.output})
-    return found
+        answers.append({entry.name: outputs[entry.name].reshape(-1, *entry.dims) for entry in config.output})
+    return answers
 
 
-def test_ready_tensors_of_tokens_come_back_whole_whatever_runs_beside_them(bundles: dict[str, Path]) -> None:
-    """Padding may stand before and between tokens that a user made, and each request keeps its own shape."""
+def test_ready_tensors_of_tokens_keep_their_shape_in_a_batch(bundles: dict[str, Path]) -> None:
+    """Padding may be before and between tokens; each request keeps its shape."""
     ids = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
     masks = ([1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1, 0])
     requests: list[Any] = [{"input_ids": ids, "attention_mask": np.array([mask])} for mask in masks]
     with load(bundles["tokens"], "onnxruntime") as predictor:
         alone = [predictor.predict(request) for request in requests]
-        for found, expected in zip(predicted(predictor, requests), alone, strict=True):
-            assert isinstance(found, Prediction)
-            assert found.label.shape == (1, 8)
-            np.testing.assert_array_equal(found.label, expected.label)
+        for prediction, expected in zip(predicted(predictor, requests), alone, strict=True):
+            assert isinstance(prediction, Prediction)
+            assert prediction.label.shape == (1, 8)
+            np.testing.assert_array_equal(prediction.label, expected.label)
 
 
 @pytest.fixture
@@ -286,22 +286,20 @@ def engined(bundles: dict[str, Path], tmp_path: Path) -> Path:
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def test_an_engine_takes_the_place_of_the_graph(
-    engined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With its profiles, no more inputs than they take, and texts as long as they take."""
+def test_an_engine_replaces_the_graph(engined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With its profiles, and their limits of batch size and text length."""
     profiles = (text_profile((1, 1, 1), (20, 20, 24), TEXT_INPUTS), text_profile((1, 8, 16), (20, 24, 36), TEXT_INPUTS))
     add_engine(engined, profiles)
     profiles = (text_profile((1, 4, 8), (20, 20, 36), TEXT_INPUTS),)
     add_engine(engined, profiles, name="small", precision="fp32")
-    made = triton_repository(engined, tmp_path / "r", "gpu", TritonSettings(graph_backend="tensorrt"), name="m")
-    assert (made.runs, made.file) == ("tensorrt", "engines/small.engine")
+    written = triton_repository(engined, tmp_path / "r", "gpu", TritonSettings(graph_backend="tensorrt"), name="m")
+    assert (written.runs, written.file) == ("tensorrt", "engines/small.engine")
     place = tmp_path / "r/m_graph"
     config = read_config(place)
     assert (config.backend, config.default_model_filename, config.max_batch_size) == ("tensorrt", "model.plan", 8)
     assert list(config.instance_group[0].profile) == ["0"]
     assert (place / "1/model.plan").read_bytes() == (engined / "engines/small.engine").read_bytes()
-    assert "batches hold 8 inputs: engine small takes no more" in caplog.text
+    assert "max_batch reduced to 8, the limit of engine small" in caplog.text
     model = started(tmp_path / "r/m_prepare")
     answers = model.execute([Request({"text": strings("hello " * count)}) for count in (1, 20, 99)])
     assert [answer.arrays["input_ids"].shape[1] for answer in answers] == [20, 32, 36]
@@ -309,18 +307,18 @@ def test_an_engine_takes_the_place_of_the_graph(
     lengths = {entry.value.dims[0] for sample in config.model_warmup for entry in sample.inputs}
     assert lengths == {20, 36}
     add_engine(engined, (text_profile((1, 4, 16), (20, 20, 40), TEXT_INPUTS),), name="small", precision="fp32")
-    with pytest.raises(InputError, match=r"m_prepare/1 has other limits than this bundle: .*36.* there, .*40.* here"):
+    with pytest.raises(InputError, match=r"m_prepare/1 has other limits than this bundle: .*36.*, not .*40"):
         triton_repository(engined, tmp_path / "r", "gpu", name="m", version=2)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"stripped": True}, "holds no weights"),
-        ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "takes no batch of one"),
+        ({"stripped": True}, "has no weights"),
+        ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "does not accept a batch of one"),
         (
             {"profiles": tuple(text_profile((1, 4, 8), (each, each, each), TEXT_INPUTS) for each in (40, 16))},
-            "takes texts of 16 tokens and of 40, and none between",
+            "has no profile for texts of between 16 and 40 tokens",
         ),
     ],
 )
@@ -331,12 +329,12 @@ def test_engines_that_triton_cannot_run(
     with pytest.raises(InputError, match=reason):
         triton_repository(engined, tmp_path / "r", "gpu", TritonSettings(graph_backend="tensorrt"))
     assert not (tmp_path / "r").exists()
-    made = triton_repository(engined, tmp_path / "r", "gpu")
-    assert made.runs == "onnxruntime"
+    written = triton_repository(engined, tmp_path / "r", "gpu")
+    assert written.runs == "onnxruntime"
     assert f"ONNX Runtime runs the graph: engine {changes.get('library', 'tensorrt')}-fp32 {reason}" in caplog.text
 
 
-# versions, and what may be replaced
+# versions and replacement
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -344,7 +342,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_versions_stand_side_by_side(device: Any, bundles: dict[str, Path], tmp_path: Path) -> None:
+def test_versions_are_written_side_by_side(device: Any, bundles: dict[str, Path], tmp_path: Path) -> None:
     triton_repository(bundles["text"], tmp_path, device, name="m")
     triton_repository(bundles["images"], tmp_path, device, name="other")
     before = snapshot(tmp_path)
@@ -357,7 +355,7 @@ def test_versions_stand_side_by_side(device: Any, bundles: dict[str, Path], tmp_
     assert {name: after[name] for name in set(before) - shared} == {name: before[name] for name in set(before) - shared}
     if device == "gpu":
         assert list(read_config(tmp_path / "m").version_policy.specific.versions) == [2]
-        shutil.copy(tmp_path / "m/1/config.pbtxt", tmp_path / "m/config.pbtxt")  # as its README says
+        shutil.copy(tmp_path / "m/1/config.pbtxt", tmp_path / "m/config.pbtxt")  # as in its README
         rolled = read_config(tmp_path / "m")
         assert list(rolled.version_policy.specific.versions) == [1]
         assert {step.model_version for step in rolled.ensemble_scheduling.step} == {1}
@@ -378,12 +376,12 @@ def test_versions_with_other_tensors_or_labels_are_refused(bundles: dict[str, Pa
         triton_repository(other, tmp_path, name="m", version=2)
     shutil.rmtree(other)
     assert snapshot(tmp_path) == before
-    triton_repository(bundles["images"], tmp_path, name="m", force=True)  # the only version there is
+    triton_repository(bundles["images"], tmp_path, name="m", force=True)  # its only version
     assert list(tensors(read_config(tmp_path / "m").input)) == ["image"]
     assert not (tmp_path / "m/warmup/short").exists()
 
 
-def test_what_fails_on_the_way_leaves_everything_as_it_was(
+def test_a_failed_write_changes_nothing(
     bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device: Any = "gpu"
@@ -404,7 +402,7 @@ def test_what_fails_on_the_way_leaves_everything_as_it_was(
     assert snapshot(repository) == before
 
 
-def test_folders_come_back_when_one_has_no_place(tmp_path: Path) -> None:
+def test_folders_are_restored_if_one_cannot_be_placed(tmp_path: Path) -> None:
     for name in ("a", "b", "new-a", "new-b", "new-c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
@@ -419,15 +417,15 @@ def test_folders_come_back_when_one_has_no_place(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_places_that_are_not_ours_stay(bundles: dict[str, Path], tmp_path: Path) -> None:
+def test_foreign_folders_are_not_replaced(bundles: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx").write_text("somebody's")
     (tmp_path / "file").write_text("x")
-    for name in ("m", "file"):
-        with pytest.raises(InputError, match=f"{name} exists"):
+    for name, problem in (("m", "was not written by"), ("file", "exists")):
+        with pytest.raises(InputError, match=f"{name} {problem}"):
             triton_repository(bundles["text"], tmp_path, name=name, force=True)
     assert snapshot(tmp_path) == {"m/1/model.onnx": b"somebody's", "file": b"x"}
-    with pytest.raises(InputError, match="lies in the bundle, which keeps its own files"):
+    with pytest.raises(InputError, match="inside the bundle"):
         triton_repository(bundles["text"], bundles["text"] / "repository")
 
 
@@ -453,8 +451,8 @@ def test_the_command_line(bundles: dict[str, Path], tmp_path: Path) -> None:
     words = ["triton", bundles["text"], "-o", tmp_path / "r", "--name", "intents", "--device", "gpu"]
     done = run_cli(*words, "--max-batch", "8", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["models"] == ["intents_prepare", "intents_graph", "intents_decide", "intents"]
+    facts = json.loads(done.stdout)
+    assert facts["models"] == ["intents_prepare", "intents_graph", "intents_decide", "intents"]
     assert read_config(tmp_path / "r/intents").max_batch_size == 8
     again = run_cli(*words)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)

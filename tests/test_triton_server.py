@@ -1,7 +1,7 @@
-"""Generated repositories in a real Triton server: many clients at once, with no answer that differs.
+"""Generated repositories in a real Triton server, with concurrent clients.
 
-``nvidia-pytriton`` brings the server, with its Python backend alone: the graph step of an ensemble is a stand-in there.
-One test asks everything, so that one server is started however tests are spread over processes.
+``nvidia-pytriton`` provides the server with its Python backend only, so the graph step of an ensemble is replaced by a
+Python model. One test makes all requests, so that only one server starts, however tests are distributed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = "hello world transfer money weather today what is the".split()  # noqa: 
 
 @dataclass(frozen=True)
 class Server:
-    """What runs, and what was written for it."""
+    """A running server and its files."""
 
     http: int
     packages: Path
@@ -41,10 +41,10 @@ class Server:
 
 @pytest.fixture
 def packages() -> Path:
-    """Those of an environment with a server, kept in ``.cache/`` of the checkout."""
+    """Site-packages of an environment with a server, cached in ``.cache/`` of the checkout."""
     hydrant_here = Path(hydrant.__file__).parents[1]
-    stated = repr((WHEELS, sys.version, sys.prefix, str(hydrant_here))).encode()
-    folder = Path(__file__).parents[1] / ".cache" / f"triton-{hashlib.sha256(stated).hexdigest()[:12]}"
+    versions = repr((WHEELS, sys.version, sys.prefix, str(hydrant_here))).encode()
+    folder = Path(__file__).parents[1] / ".cache" / f"triton-{hashlib.sha256(versions).hexdigest()[:12]}"
     folder.parent.mkdir(exist_ok=True)
     with locked(folder.parent):
         if not (folder / "whole").exists():
@@ -79,18 +79,18 @@ def test_generated_repositories_in_a_real_server(server: Server, tmp_path: Path)
 
 
 def requests(count: int) -> list[dict[str, list[str]]]:
-    """Texts of 1 to 38 words, one to three a request; every tenth request holds an empty one."""
+    """Requests of one to three texts of 1 to 38 words; every tenth also has an empty text."""
     rng = np.random.default_rng(0)
-    made = []
+    rows = []
     for place in range(count):
         lengths = rng.integers(1, 39, rng.integers(1, 4))
         texts = [" ".join(rng.choice(WORDS, length)) for length in lengths]
-        made.append({"text": [*texts, " "] if place % 10 == 9 else texts})
-    return made
+        rows.append({"text": [*texts, " "] if place % 10 == 9 else texts})
+    return rows
 
 
 def expected(predictor: hydrant.Predictor, texts: list[Any]) -> Any:
-    """What a request is to be answered, flat as JSON has it; or the error."""
+    """The expected answer of a request, flat as in JSON, or its error."""
     try:
         fields = predictor.predict(texts).to_dict()
     except hydrant.HydrantError as error:
@@ -113,13 +113,13 @@ def assert_same(got: Any, wanted: Any) -> None:
 
 
 def check_every_answer_is_the_predictors(model: str, server: Server) -> None:
-    """From twelve clients at once, with mixed lengths and requests that fail."""
-    asked = requests(40)
+    """Twelve concurrent clients, mixed lengths, and invalid requests."""
+    sent = requests(40)
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
-        wanted = [expected(predictor, request["text"]) for request in asked]
+        wanted = [expected(predictor, request["text"]) for request in sent]
     with ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(lambda request: infer(server.http, model, request), asked))
-    for got, want in zip(found, wanted, strict=True):
+        answers = list(pool.map(lambda request: infer(server.http, model, request), sent))
+    for got, want in zip(answers, wanted, strict=True):
         assert_same(got, want)
 
 
@@ -135,15 +135,15 @@ def check_versions_pairs_and_single_outputs(server: Server) -> None:
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
         prediction = predictor.predict([("money", "the weather")])
     for model, version in (("whole", "1"), ("whole", "2"), ("steps", "")):
-        found = infer(server.http, model, pair, version, ["confidence", "abstain"])
-        np.testing.assert_allclose(found["confidence"], prediction.confidence, rtol=1e-6)
-        assert found["abstain"] == prediction.abstain.tolist()
-        assert set(found) == {"confidence", "abstain"}
+        outputs = infer(server.http, model, pair, version, ["confidence", "abstain"])
+        np.testing.assert_allclose(outputs["confidence"], prediction.confidence, rtol=1e-6)
+        assert outputs["abstain"] == prediction.abstain.tolist()
+        assert set(outputs) == {"confidence", "abstain"}
     assert "batch-size must be <= 8" in infer(server.http, "whole", {"text": ["money"] * 9})
 
 
 def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:
-    """While the server runs, as the README of the model says."""
+    """While the server runs, as in the model's README."""
     newer = Bundle.open(shutil.copytree(server.bundle, tmp_path / "newer"))
     newer = newer.add({CALIBRATION: to_json_bytes({**newer.calibration(), "temperature": 3.0})})
     hydrant.export_onnx(newer, form=GraphForm(member_outputs=True))
@@ -153,17 +153,17 @@ def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server,
             confidence.append(predictor.predict("money").confidence)
     assert abs(confidence[0] - confidence[1]) > 0.01
 
-    def asked() -> Any:
+    def confidence_now() -> Any:
         return infer(server.http, "steps", {"text": ["money"]}, "", ["confidence"])["confidence"]
 
     environment = server.packages.parents[2]
     settings = TritonSettings(environment=environment, max_batch=8)
-    made = triton_repository(newer, server.repository, "gpu", settings, name="steps", version=2)
+    written = triton_repository(newer, server.repository, "gpu", settings, name="steps", version=2)
     put_shim(server.repository / "steps_graph", environment)
-    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)
-    for name in made.models:
+    np.testing.assert_allclose(confidence_now(), confidence[0], rtol=1e-5)
+    for name in written.models:
         load_model(server.http, name)
-    np.testing.assert_allclose(asked(), confidence[1], rtol=1e-5)
+    np.testing.assert_allclose(confidence_now(), confidence[1], rtol=1e-5)
     shutil.copy(server.repository / "steps/1/config.pbtxt", server.repository / "steps/config.pbtxt")
     load_model(server.http, "steps")
-    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)
+    np.testing.assert_allclose(confidence_now(), confidence[0], rtol=1e-5)

@@ -1,4 +1,4 @@
-"""What tests of Triton repositories build on: its configuration as a message, its Python backend, and the server."""
+"""Support for tests of Triton repositories: configuration messages, the Python backend, and a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 WHEELS = ("numpy==1.26.4", "nvidia-pytriton==0.7.0")
-"""The last server that an index has, whose Python backend reads NumPy 1 only."""
+"""The newest server on a package index; its Python backend reads NumPy 1 only."""
 
 KINDS = (
     *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -58,7 +58,7 @@ MESSAGES = {
     "ensemble_scheduling:15:Ensembling instance_group:7:Group* default_model_filename:8:string "
     "optimization:12:Optimization parameters:14:Parameters* model_warmup:16:Warmup*",
 }
-"""The part of Triton's model_config.proto that is used here: field, its number and type, a star where it repeats."""
+"""The used part of Triton's model_config.proto: field, number and type, with a star if repeated."""
 
 
 def _model_config() -> Any:
@@ -87,7 +87,7 @@ ModelConfig = _model_config()
 
 
 def read_config(folder: Path) -> Any:
-    """A model's ``config.pbtxt``; whatever is not in Triton's own description raises."""
+    """A model's ``config.pbtxt``; raises for fields that Triton's description lacks."""
     return text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
 
 
@@ -120,7 +120,7 @@ class TritonError(Exception):
 
 
 class Request:
-    """A request as the Python backend hands it over."""
+    """A request as the Python backend passes it."""
 
     def __init__(self, arrays: dict[str, Any], outputs: Sequence[str] = (), cancelled: bool = False) -> None:
         self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
@@ -134,7 +134,7 @@ class Request:
 
 
 class Response:
-    """What a model answers a request."""
+    """A model's response."""
 
     def __init__(self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None) -> None:
         self.arrays = {tensor.name(): tensor.as_numpy() for tensor in output_tensors}
@@ -149,11 +149,11 @@ UTILS = SimpleNamespace(
         Tensor(name, request.arrays[name]) if name in request.arrays else None
     ),
 )
-"""Stands in for ``triton_python_backend_utils``, which only Triton's stub process has."""
+"""Replaces ``triton_python_backend_utils``, which only Triton's stub process has."""
 
 
 def started(folder: Path, version: int = 1) -> Any:
-    """The ``model.py`` of a version, initialised as Triton does; ``triton_python_backend_utils`` must be there."""
+    """The ``model.py`` of a version, initialized as Triton does; needs ``triton_python_backend_utils``."""
     config = read_config(folder)
     names: dict[str, Any] = {}
     code = (folder / str(version) / "model.py").read_text()
@@ -176,13 +176,13 @@ def strings(*items: str | bytes) -> np.ndarray:
 
 
 def make_environment(folder: Path) -> Path:
-    """An environment with a real ``tritonserver``: its own NumPy 1, and all else from the one that runs the tests."""
+    """An environment with a real ``tritonserver`` and NumPy 1; other packages are those of the tests."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     packages = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--retries", "0"]
     done = subprocess.run([*pip, "--target", packages, *WHEELS], check=False, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"the package index gives no Triton: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"the package index has no Triton: {done.stderr.strip().splitlines()[-1]}")
     places = [Path(hydrant.__file__).parents[1], *site.getsitepackages()]
     (packages / "rest.pth").write_text("".join(f"{place}\n" for place in places))
     server = packages / "pytriton/tritonserver"
@@ -190,8 +190,8 @@ def make_environment(folder: Path) -> Path:
     if not stub.is_file():
         pytest.skip(f"this Triton has no stub for Python {sys.version.split()[0]}")
     library = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
-    found = Path(str(sysconfig.get_config_var("LIBDIR"))) / library
-    if not found.is_file() and ctypes.util.find_library(library[3:].removesuffix(".so.1.0")) is None:
+    library_path = Path(str(sysconfig.get_config_var("LIBDIR"))) / library
+    if not library_path.is_file() and ctypes.util.find_library(library[3:].removesuffix(".so.1.0")) is None:
         pytest.skip(f"Triton's Python backend needs {library}, which this Python does not have")
     (server / "backends/python" / stub.name).write_bytes(stub.read_bytes())
     for program in (server / "bin/tritonserver", server / "backends/python" / stub.name):
@@ -201,7 +201,7 @@ def make_environment(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running(packages: Path, repository: Path, log: Path) -> Iterator[int]:
-    """A real ``tritonserver`` with these models on 127.0.0.1, until the block ends; its HTTP port."""
+    """Run a ``tritonserver`` with these models on 127.0.0.1 during the block; yields its HTTP port."""
     server, http = packages / "pytriton/tritonserver", free_port()
     words: list[Any] = [server / "bin/tritonserver", f"--model-repository={repository}", "--allow-metrics=false"]
     words += [f"--backend-directory={server / 'backends'}", f"--http-port={http}", "--allow-grpc=false"]
@@ -209,8 +209,8 @@ def running(packages: Path, repository: Path, log: Path) -> Iterator[int]:
     words += ["--model-control-mode=explicit", "--load-model=*"]
     libraries = f"{packages / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as told:
-        process = subprocess.Popen(words, env=environment, stdout=told, stderr=told, start_new_session=True)
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(words, env=environment, stdout=log_file, stderr=log_file, start_new_session=True)
     try:
         end = time.monotonic() + 240
         while not ready(http):
@@ -228,7 +228,7 @@ def running(packages: Path, repository: Path, log: Path) -> Iterator[int]:
 
 
 def ready(port: int) -> bool:
-    """Whether a server answers there and all its models are ready."""
+    """Return True if a server answers and all its models are ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5) as answer:
             return answer.status == 200
@@ -237,14 +237,14 @@ def ready(port: int) -> bool:
 
 
 def load_model(port: int, name: str) -> None:
-    """Let a server load a model anew."""
+    """Make a server load a model again."""
     place = f"http://127.0.0.1:{port}/v2/repository/models/{name}/load"
     with urllib.request.urlopen(urllib.request.Request(place, b"{}"), timeout=120) as answer:
         assert answer.status == 200
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -291,9 +291,9 @@ class TritonPythonModel:
         ]
         print("BATCH", len(parts), parts[0][self.names[0]].shape[1:], flush=True)
         joined = {name: np.concatenate([part[name] for part in parts]) for name in self.names}
-        found = self.session.run(self.outputs, joined)
+        arrays = self.session.run(self.outputs, joined)
         ends = np.cumsum([len(part[self.names[0]]) for part in parts])[:-1]
-        pieces = [np.split(array, ends) for array in found]
+        pieces = [np.split(array, ends) for array in arrays]
         return [
             triton.InferenceResponse(
                 [triton.Tensor(name, np.ascontiguousarray(piece[place])) for name, piece in zip(self.outputs, pieces)]
@@ -304,7 +304,7 @@ class TritonPythonModel:
 
 
 def put_shim(model: Path, environment: Path) -> None:
-    """Let the Python backend run a graph step that was written for ONNX Runtime's on a GPU."""
+    """Make the Python backend run a graph step for ONNX Runtime on a GPU."""
     config = (model / "config.pbtxt").read_text()
     changes = {
         r'backend: "onnxruntime"': 'backend: "python"',

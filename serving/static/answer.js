@@ -1,4 +1,4 @@
-// What the model says of one input: the verdict and why, its uncertainties beside their limits, and its members.
+// The answer to one input: verdict, decisions, uncertainty scores with their thresholds, and members.
 
 import { el } from "./dom.js";
 import { figure, many, percent, probability } from "./numbers.js";
@@ -8,30 +8,30 @@ import { SCORES, decisions, noMembers, valueOf, verdict } from "./words.js";
 const SIGNS = { answered: "✓", abstain: "?", ood: "!", open: "–" };
 
 /** The answer to one input, as elements. */
-export function answer(found, facts) {
-  const row = found.row;
-  if (row.error) return [problem("This input could not be used", row.error)];
-  const parts = { classification, score, multi_label: labels, tokens }[facts.task](found, facts);
+export function answer(explanation, facts) {
+  const { row } = explanation;
+  if (row.error) return [problem("Invalid input", row.error)];
+  const parts = { classification, score, multi_label: labels, tokens }[facts.task](explanation, facts);
   return [
     el("div", { class: "verdict" }, parts.head, facts.task === "tokens" ? tokenVerdict(row, facts) : pill(verdict(row, facts))),
     parts.body,
-    why(row, facts),
+    decisionList(row, facts),
     facts.task === "tokens" ? null : uncertainties(row, facts),
     parts.members,
   ];
 }
 
-/** Something that went wrong, said calmly. */
+/** An error with its title. */
 export function problem(title, text) {
   return el("div", { class: "problem", role: "alert" }, el("h3", {}, title), el("p", {}, text));
 }
 
-/** What stands there before anything was asked. */
+/** The text before the first request. */
 export function nothingYet() {
   return el(
     "div",
     { class: "empty" },
-    el("p", {}, "Its answer appears here: what it says, how sure it is, and whether it would rather not say."),
+    el("p", {}, "The prediction appears here, with its confidence, its uncertainty and the decision to answer or abstain."),
   );
 }
 
@@ -43,45 +43,43 @@ function block(title, note, ...children) {
   return el("section", { class: "block" }, el("h3", {}, title, note ? el("small", {}, note) : null), ...children);
 }
 
-// One label of several
+// Classification
 
-function classification(found, facts) {
-  const { row } = found;
+function classification(explanation, facts) {
+  const { row } = explanation;
   const head = el(
     "div",
     { class: "head" },
     el("p", { class: "label" }, row.label),
-    el("p", { class: "sure" }, el("b", {}, percent(row.confidence)), " sure"),
+    el("p", { class: "sure" }, el("b", {}, percent(row.confidence)), " confidence"),
   );
   const set = row.prediction_set;
   const body = set && el(
     "p",
     { class: "set" },
     set.length
-      ? `With a probability of ${percent(1 - facts.conformal.alpha, 0)}, the right label is among: `
-      : `No label is probable enough to be among those that hold the right one with ${percent(1 - facts.conformal.alpha, 0)} probability.`,
+      ? `Prediction set, which contains the correct label with ${percent(1 - facts.conformal.alpha, 0)} probability: `
+      : `The prediction set for ${percent(1 - facts.conformal.alpha, 0)} probability is empty: no label is probable enough.`,
     set.slice(0, 12).map((name) => el("span", { class: "tag" }, name)),
     set.length > 12 ? ` and ${many(set.length - 12, "more", "more")}` : null,
   );
-  return { head, body, members: voices(found, facts) };
+  return { head, body, members: memberBlock(explanation, facts) };
 }
 
-/** Labels that are worth a line: the first few, and others while they are probable at all. */
-const worth = (classes) => classes.filter((each, index) => index < 3 || each.probability >= 0.005);
+/** The first three labels, and further ones of at least 0.5 %. */
+const likeliest = (classes) => classes.filter((each, index) => index < 3 || each.probability >= 0.005);
 
-function voices(found, facts) {
-  const said = found.members;
-  const likely = worth(found.classes);
-  const rest = found.classes.length - likely.length + found.others.count;
+function memberBlock({ row, members, classes, others }, facts) {
+  const likely = likeliest(classes);
+  const rest = classes.length - likely.length + others.count;
   const share = 1 - likely.reduce((sum, each) => sum + each.probability, 0);
-  const chart = block(
-    said ? "What each member says" : "The likeliest labels",
-    said ? "bar: their mean · dots: each member" : null,
-    el("div", { class: "classes" }, likely.map((each) => classRow(each, found.row.label))),
-    rest ? el("p", { class: "hint" }, `${many(rest, "other label")} ${rest === 1 ? "has" : "share"} ${percent(Math.max(0, share))}.`) : null,
-    said ? memberList(said.map((each) => `${each.label} ${probability(each.confidence)}`)) : el("p", { class: "hint" }, noMembers(facts)),
+  return block(
+    members ? "Members" : "Most likely labels",
+    members ? "bar: mean · dots: members" : null,
+    el("div", { class: "classes" }, likely.map((each) => classRow(each, row.label))),
+    rest ? el("p", { class: "hint" }, `${many(rest, "other label")}: ${percent(Math.max(0, share))}${rest === 1 ? "" : " in all"}.`) : null,
+    members ? memberList(members.map((each) => `${each.label} ${probability(each.confidence)}`)) : el("p", { class: "hint" }, noMembers(facts)),
   );
-  return chart;
 }
 
 function classRow({ label, probability: mean, members: each, threshold, assigned }, top) {
@@ -98,64 +96,58 @@ function classRow({ label, probability: mean, members: each, threshold, assigned
       (each ?? []).map((value, index) => el("i", { class: `dot m${index % 6}`, "--at": `${value * 100}%`, "--up": up(index, each.length), title: `member ${index + 1}: ${probability(value)}` })),
     ),
     el("span", { class: "number" }, probability(mean)),
-    threshold === undefined ? null : el("span", { class: "unseen" }, assigned ? "applies" : "does not apply", `, limit ${probability(threshold)}`),
+    threshold === undefined ? null : el("span", { class: "unseen" }, assigned ? "applies" : "does not apply", `, threshold ${probability(threshold)}`),
   );
 }
 
-/** How far from the middle a member's dot lies, so that members who agree are all seen. */
+/** Vertical offset of a member's dot, so that equal values do not cover each other. */
 const up = (index, members) => `${((index - (members - 1) / 2) * Math.min(0.34, 1 / members)).toFixed(2)}rem`;
 
 function memberList(texts) {
   return el(
     "ol",
     { class: "members" },
-    texts.map((text, index) => el("li", {}, el("i", { class: `dot m${index % 6}`, "aria-hidden": "true" }), el("span", { class: "who" }, `Member ${index + 1}`), el("span", { class: "says" }, text))),
+    texts.map((text, index) => el("li", {}, el("i", { class: `dot m${index % 6}`, "aria-hidden": "true" }), el("span", { class: "member" }, `Member ${index + 1}`), el("span", { class: "output" }, text))),
   );
 }
 
-// A score, with its interval
+// Regression
 
-function score(found, facts) {
-  const { row: told } = found;
-  const deviation = Math.sqrt(told.score_variance);
+function score({ row, members }, facts) {
+  const deviation = Math.sqrt(row.score_variance);
   const head = el(
     "div",
     { class: "head" },
-    el("p", { class: "label" }, figure(told.score)),
+    el("p", { class: "label" }, figure(row.score)),
     el("p", { class: "sure" }, "± ", el("b", {}, figure(deviation)), " between members"),
   );
-  const line = scoreLine(told, found.members, facts);
   return {
     head,
-    body: line,
-    members: block(
-      "What each member says",
-      null,
-      found.members ? memberList(found.members.map(figure)) : el("p", { class: "hint" }, noMembers(facts)),
-    ),
+    body: scoreLine(row, members, facts),
+    members: block("Members", null, members ? memberList(members.map(figure)) : el("p", { class: "hint" }, noMembers(facts))),
   };
 }
 
-function scoreLine(told, each, facts) {
-  const interval = told.interval_low !== undefined;
-  const values = [told.score, ...(each ?? []), ...(interval ? [told.interval_low, told.interval_high] : [])];
+function scoreLine(row, members, facts) {
+  const interval = row.interval_low !== undefined;
+  const values = [row.score, ...(members ?? []), ...(interval ? [row.interval_low, row.interval_high] : [])];
   let low = Math.min(...values);
   let high = Math.max(...values);
   const margin = (high - low || Math.abs(low) || 1) * 0.15;
   [low, high] = facts.activation === "sigmoid" ? [0, 1] : [low - margin, high + margin];
   const to = (value) => `${place(value, [low, high]).at * 100}%`;
   const text = interval
-    ? `With ${percent(facts.intervals.confidence, 0)} probability it lies between ${figure(told.interval_low)} and ${figure(told.interval_high)}.`
-    : "It has no interval: hydrant calibrate fits one.";
+    ? `${percent(facts.intervals.confidence, 0)} prediction interval: ${figure(row.interval_low)} to ${figure(row.interval_high)}.`
+    : "No prediction interval; hydrant calibrate fits one.";
   return el(
     "div",
     { class: "line" },
     el(
       "div",
       { class: "axis", "aria-hidden": "true" },
-      interval ? el("span", { class: "between", "--from": to(told.interval_low), "--to": to(told.interval_high) }) : null,
-      (each ?? []).map((value, index) => el("i", { class: `dot m${index % 6}`, "--at": to(value), "--up": up(index, each.length) })),
-      el("span", { class: "mean", "--at": to(told.score) }),
+      interval ? el("span", { class: "between", "--from": to(row.interval_low), "--to": to(row.interval_high) }) : null,
+      (members ?? []).map((value, index) => el("i", { class: `dot m${index % 6}`, "--at": to(value), "--up": up(index, members.length) })),
+      el("span", { class: "mean", "--at": to(row.score) }),
       el("span", { class: "end" }, figure(low)),
       el("span", { class: "end right" }, figure(high)),
     ),
@@ -163,44 +155,44 @@ function scoreLine(told, each, facts) {
   );
 }
 
-// Several labels
+// Multi-label
 
-function labels(found, facts) {
-  const assigned = found.row.labels;
+function labels({ row, members, classes, others }, facts) {
+  const assigned = row.labels;
   const head = el(
     "div",
     { class: "head" },
     assigned.length
       ? el("p", { class: "label many" }, assigned.map((each) => el("span", { class: "tag" }, each.label)))
-      : el("p", { class: "label none" }, "none of its labels"),
+      : el("p", { class: "label none" }, "no label"),
     el("p", { class: "sure" }, `${assigned.length} of ${many(facts.labels.length, "label")}`),
   );
   const body = block(
-    "Each label by itself",
-    found.members ? "mark: its limit · dots: each member" : "mark: its limit",
-    el("div", { class: "classes" }, found.classes.map((each) => classRow(each))),
-    found.others?.count ? el("p", { class: "hint" }, `${many(found.others.count, "other label")} lie below these.`) : null,
-    found.members ? el("p", { class: "key" }, found.members.map((_, index) => el("span", {}, el("i", { class: `dot m${index % 6}`, "aria-hidden": "true" }), `Member ${index + 1}`))) : el("p", { class: "hint" }, noMembers(facts)),
+    "Labels",
+    members ? "mark: threshold · dots: members" : "mark: threshold",
+    el("div", { class: "classes" }, classes.map((each) => classRow(each))),
+    others?.count ? el("p", { class: "hint" }, `${many(others.count, "other label")} with lower probability.`) : null,
+    members ? el("p", { class: "key" }, members.map((_, index) => el("span", {}, el("i", { class: `dot m${index % 6}`, "aria-hidden": "true" }), `Member ${index + 1}`))) : el("p", { class: "hint" }, noMembers(facts)),
   );
   return { head, body, members: null };
 }
 
-// Tags of words
+// Token classification
 
-function tokens(found, facts) {
-  const { words, spans, input } = found.row;
+function tokens(explanation, facts) {
+  const { words, spans, input } = explanation.row;
   const text = String(input ?? "");
   const head = el(
     "div",
     { class: "head" },
-    el("p", { class: "label" }, spans.length ? many(spans.length, "span") : "no span"),
+    el("p", { class: "label" }, spans.length ? many(spans.length, "span") : "no spans"),
     el("p", { class: "sure" }, `in ${many(words.length, "word")}`),
   );
   const body = el("div", {}, el("p", { class: "marked", dir: "auto" }, marked(text, spans)), spans.length ? spanTable(spans, text) : null);
-  return { head, body, members: wordTable(found, facts) };
+  return { head, body, members: wordTable(explanation, facts) };
 }
 
-/** The text with its spans marked; offsets count characters, not the code units of this language. */
+/** The text with its spans marked; offsets count code points, not UTF-16 units. */
 function marked(text, spans) {
   const characters = Array.from(text);
   const parts = [];
@@ -216,12 +208,12 @@ function marked(text, spans) {
   return parts;
 }
 
-function tokenVerdict(told, facts) {
+function tokenVerdict({ spans }, facts) {
   const { ood, abstain } = facts.thresholds;
-  const flagged = told.words.length && [...told.spans].filter((span) => span.out_of_distribution || span.abstain).length;
-  if (!ood && !abstain) return pill({ kind: "open", text: "No limits are set, so it answers everything" });
-  if (flagged) return pill({ kind: told.spans.some((span) => span.out_of_distribution) ? "ood" : "abstain", text: `${many(flagged, "span")} to be looked at` });
-  return pill({ kind: "answered", text: told.spans.length ? "It stands by these spans" : "It found nothing to mark" });
+  const flagged = spans.filter((span) => span.out_of_distribution || span.abstain).length;
+  if (!ood && !abstain) return pill(verdict({}, facts));
+  if (flagged) return pill({ kind: spans.some((span) => span.out_of_distribution) ? "ood" : "abstain", text: `${many(flagged, "span")} to check` });
+  return pill({ kind: "answered", text: spans.length ? "Answers" : "No spans" });
 }
 
 function table(caption, heads, rows) {
@@ -238,7 +230,7 @@ function table(caption, heads, rows) {
   );
 }
 
-const inWords = (each) => [each.out_of_distribution && "unlike its training data", each.abstain && "abstains"].filter(Boolean).join(", ") || "stands by it";
+const inWords = (each) => [each.out_of_distribution && "unlike its training data", each.abstain && "abstains"].filter(Boolean).join(", ") || "answers";
 
 function spanTable(spans) {
   return table(
@@ -248,48 +240,47 @@ function spanTable(spans) {
   );
 }
 
-/** What the members say of a word; a tag that all give is named once. */
+/** The members' tags of a word; a common tag is named once. */
 function together(each) {
   const tags = new Set(each.map(({ label }) => label));
   if (tags.size === 1) return `${each[0].label} ${each.map(({ confidence }) => probability(confidence)).join(", ")}`;
   return each.map(({ label, confidence }) => `${label} ${probability(confidence)}`).join(", ");
 }
 
-function wordTable(found, facts) {
-  const { words } = found.row;
-  const voicesOf = found.members;
-  const heads = ["word", "tag", "confidence", "entropy", "mutual information", ...(voicesOf ? ["members"] : [])];
+function wordTable({ row, members }, facts) {
+  const { words } = row;
+  const heads = ["word", "tag", "confidence", "entropy", "mutual information", ...(members ? ["members"] : [])];
   const rows = words.slice(0, 200).map((word, index) => [
     word.text ?? "",
     word.label,
     probability(word.confidence),
     figure(word.predictive_entropy),
     figure(word.mutual_information),
-    ...(voicesOf ? [together(voicesOf[index])] : []),
+    ...(members ? [together(members[index])] : []),
   ]);
   return block(
-    "Word by word",
+    "Words",
     words.length > 200 ? "the first 200" : null,
     table("Words", heads, rows),
-    voicesOf ? null : el("p", { class: "hint" }, noMembers(facts)),
+    members ? null : el("p", { class: "hint" }, noMembers(facts)),
   );
 }
 
 // Uncertainties and decisions
 
-function uncertainties(told, facts) {
+function uncertainties(row, facts) {
   const limits = Object.entries(facts.thresholds);
-  const names = Object.keys(SCORES).filter((name) => Number.isFinite(told[name]));
+  const names = Object.keys(SCORES).filter((name) => Number.isFinite(row[name]));
   return block(
-    "How sure it is",
-    limits.length ? "mark: the calibrated limit" : null,
-    el("div", { class: "scores" }, names.map((name) => scoreRow(name, told[name], facts, limits.filter(([, limit]) => limit.score === name)))),
+    "Uncertainty",
+    limits.length ? "mark: calibrated threshold" : null,
+    el("div", { class: "scores" }, names.map((name) => scoreRow(name, row[name], facts, limits.filter(([, limit]) => limit.score === name)))),
   );
 }
 
 function scoreRow(name, value, facts, limits) {
   const bounds = ends(name, facts, limits[0]?.[1]);
-  const known = SCORES[name];
+  const { name: title, about } = SCORES[name];
   const beyond = limits.some(([, limit]) => (limit.side === "below" ? value < limit.value : value > limit.value));
   const kind = beyond ? (limits.some(([of]) => of === "ood") ? "ood" : "abstain") : "answered";
   const at = bounds && place(value, bounds);
@@ -297,7 +288,7 @@ function scoreRow(name, value, facts, limits) {
   return el(
     "div",
     { class: `row ${limits.length ? kind : "plain"}` },
-    el("span", { class: "what" }, el("b", {}, known.name), el("small", {}, known.about)),
+    el("span", { class: "what" }, el("b", {}, title), el("small", {}, about)),
     el(
       "span",
       { class: "gauge" },
@@ -315,43 +306,41 @@ function scoreRow(name, value, facts, limits) {
   );
 }
 
-function why(told, facts) {
+function decisionList(row, facts) {
   return block(
-    "What it decides, and why",
+    "Decision",
     null,
     el(
       "ul",
       { class: "why" },
-      decisions(told, facts).map(({ kind, title, text }) =>
+      decisions(row, facts).map(({ kind, title, text }) =>
         el("li", { class: kind }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[kind]), el("div", {}, el("b", {}, title), el("p", {}, text))),
       ),
     ),
   );
 }
 
-/** The whole answer in a line, for those who hear the page. */
-export function inOneLine(found, facts) {
-  if (found.row.error) return `This input could not be used: ${found.row.error}`;
-  const { text } = brief(found, facts);
-  return `${text}. ${verdict(decided(found.row, facts), facts).text}.`;
+/** The whole answer in one line, for screen readers. */
+export function inOneLine({ row }, facts) {
+  if (row.error) return `Invalid input: ${row.error}`;
+  return `${brief({ row }, facts).text}. ${verdict(decided(row, facts), facts).text}.`;
 }
 
-/** The decisions of a row, where it has them; of a tagged text those of its spans. */
-function decided(told, facts) {
-  if (facts.task !== "tokens") return told;
-  return { out_of_distribution: told.spans.some((span) => span.out_of_distribution), abstain: told.spans.some((span) => span.abstain) };
+/** The decisions of a row; for token classification, those of its spans. */
+function decided(row, facts) {
+  if (facts.task !== "tokens") return row;
+  return { out_of_distribution: row.spans.some((span) => span.out_of_distribution), abstain: row.spans.some((span) => span.abstain) };
 }
 
 /** One line about an answer, for the list of earlier ones. */
-export function brief(found, facts) {
-  const { row: told } = found;
-  if (told.error) return { kind: "open", text: "could not be used" };
+export function brief({ row }, facts) {
+  if (row.error) return { kind: "open", text: "invalid input" };
   const text = {
-    classification: () => `${told.label} ${probability(told.confidence)}`,
-    score: () => figure(told.score),
-    multi_label: () => told.labels.map((each) => each.label).join(", ") || "no label",
-    tokens: () => told.spans.map((span) => `${span.text} ${span.label}`).join(", ") || "no span",
+    classification: () => `${row.label} ${probability(row.confidence)}`,
+    score: () => figure(row.score),
+    multi_label: () => row.labels.map((each) => each.label).join(", ") || "no label",
+    tokens: () => row.spans.map((span) => `${span.text} ${span.label}`).join(", ") || "no spans",
   }[facts.task]();
-  return { kind: verdict(decided(told, facts), facts).kind, text };
+  return { kind: verdict(decided(row, facts), facts).kind, text };
 }
 

@@ -1,13 +1,13 @@
-// What the page asks of the server, by addresses relative to its own, so that a prefix in front of it changes nothing.
+// Requests to the server, by relative addresses, so that the page also works behind a path prefix.
 
 let token = "";
 
-/** The bearer token that goes with every request; it lives in this variable alone. */
+/** Set the bearer token of every request; it is kept in memory only. */
 export function useToken(value) {
   token = value.trim();
 }
 
-/** An answer that is no success: its status, and what the server says of it. */
+/** An unsuccessful response: its status and the server's message. */
 export class Refused extends Error {
   constructor(status, message, after = null) {
     super(message);
@@ -16,11 +16,11 @@ export class Refused extends Error {
   }
 }
 
-export const describe = () => asked("describe");
-export const stats = () => asked("stats");
-export const explain = (question, signal) => asked("explain", question, signal);
+export const describe = () => request("describe");
+export const stats = () => request("stats");
+export const explain = (body, signal) => request("explain", body, signal);
 
-async function asked(path, body, signal) {
+async function request(path, body, signal) {
   const headers = { Accept: "application/json" };
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -37,18 +37,18 @@ async function asked(path, body, signal) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The server does not answer. It may be restarting; this page goes on trying.");
+    throw new Refused(0, "The server does not answer. It may be restarting; this page retries.");
   }
-  const found = await response.json().catch(() => null);
-  if (response.ok && found !== null) return found;
-  throw new Refused(response.status, words(response, found), response.headers.get("Retry-After"));
+  const content = await response.json().catch(() => null);
+  if (response.ok && content !== null) return content;
+  throw new Refused(response.status, words(response, content), response.headers.get("Retry-After"));
 }
 
-function words(response, found) {
+function words(response, content) {
   if (response.status === 401 || response.status === 403)
-    return "The server asks for a bearer token: put it under Access, at the top.";
-  const told = found?.error ?? found?.detail;
-  if (typeof told === "string") return told;
-  if (typeof told?.message === "string") return told.message;
+    return "The server requires a bearer token: enter it under Access, at the top.";
+  const message = content?.error ?? content?.detail;
+  if (typeof message === "string") return message;
+  if (typeof message?.message === "string") return message.message;
   return `The server answered with status ${response.status}.`;
 }

@@ -1,4 +1,4 @@
-// The page: what is chosen, asked and shown. The server's address is that of the page; nothing else is spoken to.
+// The page: the form, requests, and results. It contacts its own server only.
 
 import { answer, brief, inOneLine, nothingYet, problem } from "./answer.js";
 import { describe, explain, stats, useToken } from "./api.js";
@@ -9,8 +9,8 @@ import { about } from "./words.js";
 
 const EVERY_STATS = 3000;
 const EVERY_LOOK = 15000;
-const KEPT = 8;
-const MOST_BYTES = 32 * 2 ** 20;
+const MAX_EARLIER = 8;
+const MAX_BYTES = 32 * 2 ** 20;
 
 let models = [];
 let counted = true;
@@ -23,13 +23,13 @@ const earlier = [];
 
 async function look() {
   try {
-    const found = await describe();
-    models = found.models;
+    const description = await describe();
+    models = description.models;
     offer();
     state(models.some((each) => each.ready) ? "up" : "", models.length ? "Ready" : "No model is loaded");
-    say(at("about-server"), `hydrant ${found.version}. Programs ask POST predict, or the Open Inference Protocol under v2; figures for Prometheus are under metrics.`);
+    say(at("about-server"), `hydrant ${description.version}. For programs: POST predict, or the Open Inference Protocol under v2. Prometheus metrics: metrics.`);
   } catch (error) {
-    state("down", error.status === 401 || error.status === 403 ? "A token is needed" : "Not reached");
+    state("down", error.status === 401 || error.status === 403 ? "Token required" : "Not reachable");
     if (!models.length) say(at("about"), error.message);
     if (error.status === 401 || error.status === 403) at("access").open = true;
   }
@@ -49,25 +49,25 @@ function offer() {
 function offerVersions() {
   const of = models.filter((each) => each.name === at("model").value);
   const current = of.find((each) => each.current) ?? of.at(-1);
-  options(at("version"), of.map((each) => each.version), current?.version, (version) => (version === current?.version && of.length > 1 ? `${version} (answers)` : version));
+  options(at("version"), of.map((each) => each.version), current?.version, (version) => (version === current?.version && of.length > 1 ? `${version} (current)` : version));
   form();
 }
 
-/** The choices of a list, where they changed; what was chosen stays chosen. */
+/** Update the choices of a list, and keep the selection. */
 function options(list, values, preferred = values[0], words = (value) => value) {
   const texts = values.map(words);
   const same = values.length === list.options.length && values.every((value, index) => list.options[index].value === value && list.options[index].textContent === texts[index]);
   if (!same) {
-    const kept = list.dataset.chosen && values.includes(list.value) ? list.value : preferred;
+    const selected = list.dataset.chosen && values.includes(list.value) ? list.value : preferred;
     show(list, values.map((value, index) => el("option", { value }, texts[index])));
-    if (kept !== undefined) list.value = kept;
+    if (selected !== undefined) list.value = selected;
   }
   list.disabled = values.length < 2;
 }
 
 const chosen = () => models.find((each) => each.name === at("model").value && each.version === at("version").value);
 
-/** The form as the chosen model needs it. */
+/** Show the fields of the chosen model. */
 function form() {
   const facts = chosen();
   if (!facts) return;
@@ -88,46 +88,47 @@ function paired() {
   say(at("text-label"), at("pair").checked ? "First text" : "Text");
 }
 
-// Asking
+// Predictions
 
-function question() {
+/** The request in the form: `{facts, input, title, picked}`, or `{missing}`. */
+function formRequest() {
   const facts = chosen();
-  if (!facts) return { lacks: "There is no model to ask yet." };
+  if (!facts) return { missing: "No model is loaded yet." };
   if (facts.modality === "image") {
-    if (!image) return { lacks: "Choose an image first." };
-    return { facts, input: { image: image.base64 }, given: image.name, kept: image };
+    if (!image) return { missing: "Choose an image first." };
+    return { facts, input: { image: image.base64 }, title: image.name, picked: image };
   }
-  if (facts.modality !== "text") return { lacks: "This page takes texts and images. Send sounds to POST predict, in base64 or as files of a form." };
+  if (facts.modality !== "text") return { missing: "This page takes texts and images. Send sounds to POST predict, in base64 or as form files." };
   const text = at("text").value;
-  if (!at("pair").checked) return text.trim() ? { facts, input: text, given: text } : { lacks: "Type a text first." };
+  if (!at("pair").checked) return text.trim() ? { facts, input: text, title: text } : { missing: "Type a text first." };
   const second = at("second").value;
-  if (!text.trim() || !second.trim()) return { lacks: "Type both texts first." };
-  return { facts, input: [text, second], given: `${text} | ${second}` };
+  if (!text.trim() || !second.trim()) return { missing: "Type both texts first." };
+  return { facts, input: [text, second], title: `${text} | ${second}` };
 }
 
 async function ask() {
-  const asked = question();
-  if (asked.lacks) {
-    show(at("answer-body"), problem("Nothing to ask", asked.lacks));
+  const request = formRequest();
+  if (request.missing) {
+    show(at("answer-body"), problem("No input", request.missing));
     return;
   }
   running?.abort();
   const mine = (running = new AbortController());
   wait(true);
-  say(at("told"), "");
-  const { facts } = asked;
+  say(at("spoken"), "");
+  const { facts } = request;
   const from = performance.now();
   try {
-    const found = await explain({ model: facts.name, version: facts.version, inputs: [asked.input] }, mine.signal);
+    const { explanations } = await explain({ model: facts.name, version: facts.version, inputs: [request.input] }, mine.signal);
     const took = performance.now() - from;
-    const [first] = found.explanations;
+    const [first] = explanations;
     show(at("answer-body"), answer(first, facts));
-    say(at("told"), inOneLine(first, facts));
-    say(at("took"), `${figure(took)} ms, there and back`);
-    keep(asked, first, facts);
+    say(at("spoken"), inOneLine(first, facts));
+    say(at("took"), `${figure(took)} ms round trip`);
+    keep(request, first, facts);
   } catch (error) {
     if (error.name === "AbortError") return;
-    show(at("answer-body"), problem("It could not answer", error.message ?? String(error)));
+    show(at("answer-body"), problem("No answer", error.message ?? String(error)));
     say(at("took"), "");
   } finally {
     if (running === mine) wait(false);
@@ -140,34 +141,34 @@ function wait(is) {
   at("submit").setAttribute("aria-disabled", String(is));
 }
 
-/** The last answers, to come back to. */
-function keep(asked, found, facts) {
-  earlier.unshift({ asked, found, facts });
-  earlier.length = Math.min(earlier.length, KEPT);
+/** Add to the list of earlier answers. */
+function keep(request, explanation, facts) {
+  earlier.unshift({ request, explanation, facts });
+  earlier.length = Math.min(earlier.length, MAX_EARLIER);
   at("earlier").hidden = earlier.length < 2;
   show(at("earlier-list"), earlier.map((each) => {
-    const { kind, text } = brief(each.found, each.facts);
+    const { kind, text } = brief(each.explanation, each.facts);
     const button = el(
       "button",
       { type: "button" },
       el("span", { class: `sign ${kind}`, "aria-hidden": "true" }, { answered: "✓", abstain: "?", ood: "!", open: "–" }[kind]),
-      el("span", { class: "given", dir: "auto" }, each.asked.given.slice(0, 200)),
-      el("span", { class: "said" }, text.slice(0, 120)),
+      el("span", { class: "input", dir: "auto" }, each.request.title.slice(0, 200)),
+      el("span", { class: "output" }, text.slice(0, 120)),
     );
     button.addEventListener("click", () => again(each));
     return el("li", {}, button);
   }));
 }
 
-function again({ asked, found, facts }) {
-  if (typeof asked.input === "string") at("text").value = asked.input;
-  else if (Array.isArray(asked.input)) [at("text").value, at("second").value] = asked.input;
-  else picture(asked.kept);
-  if (!asked.kept) {
-    at("pair").checked = Array.isArray(asked.input);
+function again({ request, explanation, facts }) {
+  if (typeof request.input === "string") at("text").value = request.input;
+  else if (Array.isArray(request.input)) [at("text").value, at("second").value] = request.input;
+  else picture(request.picked);
+  if (!request.picked) {
+    at("pair").checked = Array.isArray(request.input);
     paired();
   }
-  show(at("answer-body"), answer(found, facts));
+  show(at("answer-body"), answer(explanation, facts));
   say(at("took"), `${facts.name}, version ${facts.version}`);
 }
 
@@ -175,14 +176,14 @@ function again({ asked, found, facts }) {
 
 async function take(file) {
   if (!file) return;
-  if (file.size > MOST_BYTES) {
-    show(at("answer-body"), problem("That file is too large", `It has ${figure(file.size / 2 ** 20)} MiB; this page sends up to ${MOST_BYTES / 2 ** 20}.`));
+  if (file.size > MAX_BYTES) {
+    show(at("answer-body"), problem("The file is too large", `It has ${figure(file.size / 2 ** 20)} MiB; this page sends up to ${MAX_BYTES / 2 ** 20} MiB.`));
     return;
   }
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text = "";
   for (let from = 0; from < bytes.length; from += 0x8000) text += String.fromCharCode(...bytes.subarray(from, from + 0x8000));
-  if (image && !earlier.some((each) => each.asked.kept === image)) URL.revokeObjectURL(image.address);
+  if (image && !earlier.some((each) => each.request.picked === image)) URL.revokeObjectURL(image.address);
   picture({ name: file.name, base64: btoa(text), address: URL.createObjectURL(file) });
   ask();
 }
@@ -202,7 +203,7 @@ function drops() {
   for (const event of ["dragleave", "drop"]) drop.addEventListener(event, () => drop.classList.remove("over"));
   drop.addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
   at("image").addEventListener("change", () => take(at("image").files[0]));
-  // a file that misses the field must not take the page away
+  // a file dropped beside the field must not replace the page
   for (const event of ["dragover", "drop"]) window.addEventListener(event, (one) => one.preventDefault());
   window.addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])].find((each) => each.type.startsWith("image/"));
@@ -216,17 +217,17 @@ async function watch() {
   const facts = chosen();
   if (!counted || !facts) return;
   try {
-    const found = await stats();
-    processes.add(found.process);
-    show(at("traffic-body"), traffic(found, facts, (text) => say(at("traffic-note"), text), processes.size > 1));
+    const counts = await stats();
+    processes.add(counts.process);
+    show(at("traffic-body"), traffic(counts, facts, (text) => say(at("traffic-note"), text), processes.size > 1));
   } catch (error) {
     say(at("traffic-note"), "");
     counted = error.status !== 404;
-    show(at("traffic-body"), el("p", { class: "quiet" }, counted ? error.message : "This server keeps no figures of its traffic."));
+    show(at("traffic-body"), el("p", { class: "quiet" }, counted ? error.message : "This server has no traffic metrics."));
   }
 }
 
-/** Do something now and again while the page is looked at. */
+/** Call a function at intervals while the page is visible. */
 function repeat(what, milliseconds) {
   let next = null;
   const turn = async () => {

@@ -1,4 +1,4 @@
-// Charts of traffic, as SVG. Each has its figures in words, too.
+// Charts of traffic, as SVG, each with its values as a text alternative.
 
 import { el, svg } from "./dom.js";
 import { figure, percent } from "./numbers.js";
@@ -9,9 +9,9 @@ const WIDTH = 300;
 /**
  * A rate over time.
  *
- * @param points shares, or null where nothing came
+ * @param points shares, or null without inputs
  * @param expected the calibrated share, or null
- * @param firm the shares that the height is chosen by: those of more than a few inputs
+ * @param firm the shares that set the height: those of enough inputs
  */
 export function rate(points, expected, words, firm = points) {
   const height = 60;
@@ -31,7 +31,7 @@ export function rate(points, expected, words, firm = points) {
 
 const pair = ([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`;
 
-/** Values that stand beside each other, each with its index: nothing is drawn where nothing came. */
+/** Runs of consecutive values with their indices; gaps are not drawn. */
 function together(points) {
   const runs = [];
   points.forEach((value, index) => {
@@ -43,7 +43,7 @@ function together(points) {
 }
 
 /**
- * Traffic's values of a score as bars, and those of the calibration as an outline, both as shares.
+ * A score's recent values as bars and the calibration data as an outline, both as shares.
  *
  * @param score its name
  * @param now shares of each bin
@@ -81,7 +81,7 @@ export function histogram(score, now, reference, edges, limits, note) {
   );
 }
 
-/** The place of a value among the bins, a fraction of one included. */
+/** The fractional bin index of a value. */
 function among(value, edges) {
   const index = edges.findIndex((edge) => value < edge);
   if (index === 0) return 0.5;

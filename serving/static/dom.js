@@ -25,10 +25,10 @@ function filled(node, attributes, children) {
 /** The element of an id. */
 export const at = (id) => document.getElementById(id);
 
-/** Put these children in the place of what is there. */
+/** Replace the children of a node. */
 export const show = (node, ...children) => node.replaceChildren(...children.flat().filter(Boolean));
 
-/** Set a text only where it changes, so that screen readers are not told twice. */
+/** Set a text only if it changes, so that screen readers do not repeat it. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

@@ -1,6 +1,6 @@
-// Numbers as people read them.
+// Numbers as text.
 
-/** A share in percent, with digits where they tell something. */
+/** A share in percent. */
 export function percent(share, digits = 1) {
   if (!Number.isFinite(share)) return "–";
   const value = share * 100;
@@ -30,8 +30,8 @@ export function figure(value) {
   return size < 0.0001 ? "< 0.0001" : value.toFixed(4);
 }
 
-/** A number of things. */
+/** A count with thin spaces between thousands. */
 export const count = (value) => Math.round(value).toLocaleString("en-US").replaceAll(",", "\u202f");
 
-/** A word for one of something, or for many. */
+/** A count with its noun, singular or plural. */
 export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;

@@ -1,9 +1,9 @@
-// Where a score's bar begins and ends. A limit always stands at the same place, so that bars can be compared by eye.
+// The range of a score's bar. Thresholds are always at the same position, so that bars are comparable.
 
 const LIMIT_AT = 0.62;
 
 /**
- * Ends of the bar of a score: `[low, high]`, or null where nothing bounds it.
+ * Ends of the bar of a score: `[low, high]`, or null if it is unbounded.
  *
  * @param score its name
  * @param facts of the model: its task, number of labels and members
@@ -35,7 +35,7 @@ function largest(score, facts) {
   return null;
 }
 
-/** The place of a value between two ends: `{at: 0 to 1, beyond: whether it lies outside}`. */
+/** The position of a value between two ends: `{at: 0 to 1, beyond: outside}`. */
 export function place(value, [low, high]) {
   const at = (value - low) / (high - low);
   return { at: Math.min(1, Math.max(0, at)), beyond: at > 1 || at < 0 };

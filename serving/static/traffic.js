@@ -1,4 +1,4 @@
-// The live figures of one model: what its traffic looks like beside the data that it was calibrated on.
+// Live metrics of one model, compared with its calibration data.
 
 import { histogram, rate } from "./charts.js";
 import { el } from "./dom.js";
@@ -12,18 +12,18 @@ const TOGETHER = 6;
 const FEW = 20;
 
 /**
- * Elements for what `stats` gave of the model that is chosen.
+ * Elements for the `stats` of the chosen model.
  *
- * @param note takes a line for the headline
- * @param several whether more than one process has answered
+ * @param note function that shows a line in the headline
+ * @param several true if more than one process has answered
  */
-export function traffic(found, facts, note, several = false) {
-  const of = found.models.find((each) => each.name === facts.name && each.version === facts.version);
+export function traffic(stats, facts, note, several = false) {
+  const of = stats.models.find((each) => each.name === facts.name && each.version === facts.version);
   if (!of?.totals.inputs) {
     note("");
-    return [el("p", { class: "quiet" }, "Nobody has asked this model anything yet. How often it abstains, what it flags, and how its scores are spread appear here as requests come in.")];
+    return [el("p", { class: "quiet" }, "No requests yet. Abstention rate, OOD rate and score histograms appear here once this model has answered some.")];
   }
-  const notes = [of.totals.failed && `${many(of.totals.failed, "further input")} could not be used`, several && "of one worker at a time: each counts for itself"];
+  const notes = [of.totals.failed && many(of.totals.failed, "invalid input"), several && "counts of one worker: workers are counted separately"];
   note(notes.filter(Boolean).join("; "));
   const charts = Object.entries(of.histograms ?? {}).filter(([score]) => score in SCORES);
   const curve = points(of.series);
@@ -40,26 +40,26 @@ function alarms(raised) {
   return el("ul", { class: "alarms" }, raised.map(({ text }) => el("li", { class: "abstain" }, el("span", { class: "sign", "aria-hidden": "true" }, "!"), el("span", {}, text))));
 }
 
-/** The last ten minutes as points of ten seconds each, or the last hour as points of a minute, the oldest first. */
+/** The last ten minutes in steps of ten seconds, or the last hour in minutes, oldest first. */
 function points(series) {
   const oldest = Math.max(0, ...series.map((each) => each.ago));
   const seconds = oldest < STEP * POINTS ? STEP : 6 * STEP;
-  const found = Array.from({ length: POINTS }, () => ({ inputs: 0, abstain: 0, out_of_distribution: 0 }));
+  const buckets = Array.from({ length: POINTS }, () => ({ inputs: 0, abstain: 0, out_of_distribution: 0 }));
   for (const step of series) {
-    const point = found[POINTS - 1 - Math.floor(step.ago / seconds)];
+    const point = buckets[POINTS - 1 - Math.floor(step.ago / seconds)];
     if (!point) continue;
     for (const name of Object.keys(point)) point[name] += step[name] ?? 0;
   }
-  return { found, seconds };
+  return { buckets, seconds };
 }
 
 const within = ({ seconds }) => (seconds === STEP ? "the last ten minutes" : "the last hour");
 
 function inputs(of, curve) {
-  const counts = curve.found.map((each) => each.inputs);
+  const counts = curve.buckets.map((each) => each.inputs);
   const most = Math.max(1, ...counts);
   const { median, p99 } = of.latency;
-  const took = median === null ? "" : `answered in ${milliseconds(median)}; 99 % within ${milliseconds(p99)}`;
+  const took = median === null ? "" : `median latency ${milliseconds(median)}; 99 % within ${milliseconds(p99)}`;
   return el(
     "div",
     { class: "tile" },
@@ -74,13 +74,13 @@ const milliseconds = (seconds) => `${figure(seconds * 1000)} ms`;
 
 function decided(of, curve, name, title) {
   const head = el("h3", {}, title);
-  if (!(name in of.totals)) return el("div", { class: "tile" }, head, el("p", { class: "value" }, "–"), el("p", { class: "hint" }, "no limit is set for it"));
+  if (!(name in of.totals)) return el("div", { class: "tile" }, head, el("p", { class: "value" }, "–"), el("p", { class: "hint" }, "no threshold is set"));
   const share = of.totals[name] / of.totals.inputs;
   const usual = of.rates.calibrated[name];
   const known = Number.isFinite(usual);
-  const words = known ? `${percent(usual)} of calibration data` : "calibrate again to know what is usual";
-  const recent = curve.found.map((_, index) => minute(curve.found, index, name));
-  const shares = recent.map(({ all, some }, index) => (curve.found[index].inputs ? some / all : null));
+  const words = known ? `${percent(usual)} of calibration data` : "calibrate again for a reference rate";
+  const recent = curve.buckets.map((_, index) => minute(curve.buckets, index, name));
+  const shares = recent.map(({ all, some }, index) => (curve.buckets[index].inputs ? some / all : null));
   const firm = recent.filter(({ all }) => all >= FEW).map(({ all, some }) => some / all);
   return el(
     "div",
@@ -88,13 +88,13 @@ function decided(of, curve, name, title) {
     head,
     el("p", { class: "value" }, percent(share)),
     el("p", { class: "hint" }, words),
-    rate(shares, known ? usual : null, `${title}: ${percent(share)} of all inputs, ${words}; the curve is of ${within(curve)}`, firm.length ? firm : [share]),
+    rate(shares, known ? usual : null, `${title}: ${percent(share)} of all inputs, ${words}; curve: ${within(curve)}`, firm.length ? firm : [share]),
   );
 }
 
-/** What came up to a point and shortly before it, so that a curve of few inputs is calm, too. */
-function minute(found, index, name) {
-  const part = found.slice(Math.max(0, index - TOGETHER + 1), index + 1);
+/** Counts of the steps up to an index: smooths the curve when inputs are few. */
+function minute(buckets, index, name) {
+  const part = buckets.slice(Math.max(0, index - TOGETHER + 1), index + 1);
   const sum = (of) => part.reduce((total, each) => total + each[of], 0);
   return { all: sum("inputs"), some: sum(name) };
 }
@@ -110,7 +110,7 @@ function shares(counts) {
 }
 
 function legend(charts, of) {
-  if (!of.histograms) return "This bundle’s calibration holds no reference to compare scores with: hydrant calibrate stores one.";
+  if (!of.histograms) return "This bundle has no reference histograms; hydrant calibrate adds them.";
   if (!charts.length) return "";
-  return "Bars: recent traffic. Line: calibration data. Dashed: the limit. The outer two bins are open. PSI, the population stability index, tells how far the two lie apart: 0 for not at all; with few inputs it is large by chance.";
+  return "Bars: recent traffic. Line: calibration data. Dashed: threshold. The outer two bins are open. PSI (population stability index): 0 if both histograms are equal; with few inputs it is large by chance.";
 }

@@ -1,17 +1,17 @@
-// What scores and decisions mean, in plain words.
+// Scores and decisions in plain words.
 
 import { figure, many, percent, probability } from "./numbers.js";
 
-/** Every score: its name, what it tells, and whether it is a probability. */
+/** Every score: its name, its meaning, and whether it is a probability. */
 export const SCORES = {
-  confidence: { name: "Confidence", about: "probability of its answer", share: true },
-  predictive_entropy: { name: "Predictive entropy", about: "how evenly the probabilities are spread: all its doubt" },
-  expected_entropy: { name: "Expected entropy", about: "the doubt that every member has: noise in such inputs" },
-  mutual_information: { name: "Mutual information", about: "the doubt between members: what the model has not learnt" },
-  disagreement: { name: "Disagreement", about: "share of members that would answer otherwise", share: true },
-  energy: { name: "Energy", about: "how weakly the network speaks for any answer" },
-  distance: { name: "Distance", about: "how far it lies from the training data, in standard deviations" },
-  score_variance: { name: "Variance", about: "how far the members’ scores lie apart" },
+  confidence: { name: "Confidence", about: "probability of the predicted label", share: true },
+  predictive_entropy: { name: "Predictive entropy", about: "total uncertainty; 0 if one label has all the probability" },
+  expected_entropy: { name: "Expected entropy", about: "uncertainty within each member: ambiguous input" },
+  mutual_information: { name: "Mutual information", about: "disagreement between members: too little training data" },
+  disagreement: { name: "Disagreement", about: "share of members that predict another label", share: true },
+  energy: { name: "Energy", about: "higher if the network responds weakly to every label" },
+  distance: { name: "Distance", about: "distance to the training data, in standard deviations" },
+  score_variance: { name: "Variance", about: "spread of the members’ scores" },
 };
 
 /** A value of a score. */
@@ -20,92 +20,74 @@ export const valueOf = (score, value) => (SCORES[score]?.share ? probability(val
 /** The name of a score within a sentence. */
 export const inSentence = (score) => (SCORES[score]?.name ?? score).toLowerCase();
 
-/** What is decided of an input, most serious first: `{kind, title, text}` each. */
+const ENTRIES = {
+  out_of_distribution: { kinds: ["answered", "ood"], titles: ["Like its training data", "Unlike its training data"] },
+  abstain: { kinds: ["answered", "abstain"], titles: ["Certain enough to answer", "Too uncertain to answer"] },
+};
+
+/** The two decisions on an input, OOD first: `{kind, title, text}` each. */
 export function decisions(row, facts) {
-  const found = [outOf(row, facts.thresholds.ood), abstention(row, facts.thresholds.abstain)];
-  return facts.task === "tokens" ? found.map((each) => (each.limit ? ofSpans(each, row.spans) : each)) : found;
+  const { ood, abstain } = facts.thresholds;
+  const make = facts.task === "tokens" ? spanDecision : decision;
+  return [
+    ood ? make("out_of_distribution", row, ood) : unset("Like its training data?"),
+    abstain ? make("abstain", row, abstain) : unset("Certain enough to answer?"),
+  ];
 }
 
-/** The same of a tagged text, where each word is decided of by itself. */
-function ofSpans({ name, kinds, titles, limit }, spans) {
+const unset = (title) => ({ kind: "open", title, text: "No threshold is set; hydrant calibrate fits one." });
+
+/** A decision, grey instead of green if the other one outweighs it. */
+function decision(name, row, limit) {
+  const { kinds, titles } = ENTRIES[name];
+  const beyond = Boolean(row[name]);
+  const outweighed = !beyond && (row.out_of_distribution || row.abstain);
+  return { kind: outweighed ? "open" : kinds[Number(beyond)], title: titles[Number(beyond)], text: `${comparison(row, limit, beyond)} ${target(limit)}` };
+}
+
+/** A decision on a tagged text, where each word is decided separately. */
+function spanDecision(name, { spans }, limit) {
+  const { kinds, titles } = ENTRIES[name];
   const flagged = spans.filter((span) => span[name]).length;
-  const beyond = `${inSentence(limit.score)} lies ${side(limit)} ${valueOf(limit.score, limit.value)}`;
   return {
     kind: kinds[flagged ? 1 : 0],
     title: flagged ? `${titles[1]}: ${flagged} of ${many(spans.length, "span")}` : titles[0],
-    text: `Decided word by word: where its ${beyond}, and for the span that holds such a word. ${promise(limit)}`,
+    text: `A span is marked if one word has ${inSentence(limit.score)} ${limit.side} ${valueOf(limit.score, limit.value)}. ${target(limit)}`,
   };
 }
 
-/** One line for the whole answer. */
+/** The combined verdict, one line. */
 export function verdict(row, facts) {
   const { ood, abstain } = facts.thresholds;
-  if (row.out_of_distribution && row.abstain) return { kind: "ood", text: "Unlike its training data, and it abstains" };
-  if (row.out_of_distribution) return { kind: "ood", text: "Unlike its training data" };
-  if (row.abstain) return { kind: "abstain", text: "It abstains: ask someone else" };
-  if (!ood && !abstain) return { kind: "open", text: "No limits are set, so it answers everything" };
-  return { kind: "answered", text: "It stands by this answer" };
+  if (row.out_of_distribution) return { kind: "ood", text: row.abstain ? "Abstains: unlike its training data" : "Unlike its training data: check the answer" };
+  if (row.abstain) return { kind: "abstain", text: "Abstains: too uncertain" };
+  if (!ood && !abstain) return { kind: "open", text: "No thresholds are set: answers everything" };
+  return { kind: "answered", text: "Answers" };
 }
 
-function outOf(row, limit) {
-  if (!limit)
-    return {
-      kind: "open",
-      title: "Unlike its training data?",
-      text: "Nobody has set a limit for this model: hydrant calibrate fits one, from validation data alone.",
-    };
-  const beyond = Boolean(row.out_of_distribution);
-  return {
-    ...told("out_of_distribution", ["answered", "ood"], ["Like its training data", "Out of distribution"], beyond),
-    limit,
-    text: `${lies(row, limit, beyond)} ${promise(limit)}`,
-  };
-}
-
-function abstention(row, limit) {
-  if (!limit)
-    return {
-      kind: "open",
-      title: "Would it rather not answer?",
-      text: "Nobody has set a limit for this model, so it answers everything: hydrant calibrate fits one.",
-    };
-  const beyond = Boolean(row.abstain);
-  return {
-    ...told("abstain", ["answered", "abstain"], ["Answers", "Abstains"], beyond),
-    limit,
-    text: `${lies(row, limit, beyond)} ${promise(limit)}`,
-  };
-}
-
-const told = (name, kinds, titles, beyond) => ({ name, kinds, titles, kind: kinds[Number(beyond)], title: titles[Number(beyond)] });
-
-const side = (limit) => (limit.side === "below" ? "below" : "above");
-
-function lies(row, limit, beyond) {
+function comparison(row, limit, beyond) {
   if (!(limit.score in row)) return "";
-  const value = valueOf(limit.score, row[limit.score]);
   const name = SCORES[limit.score]?.name ?? limit.score;
-  return `${name} ${value} ${beyond ? "lies" : "does not lie"} ${side(limit)} ${valueOf(limit.score, limit.value)}.`;
+  return `${name} ${valueOf(limit.score, row[limit.score])} is ${beyond ? "" : "not "}${limit.side} ${valueOf(limit.score, limit.value)}.`;
 }
 
-/** What a limit was chosen for. */
-function promise(limit) {
-  const { coverage, risk, false_alarm: alarm, true_positive_rate: caught } = limit.target ?? {};
-  const of = limit.side === "below" ? "below" : "above";
-  if (coverage) return `Of ordinary inputs, ${percent(1 - coverage)} lie ${of} it.`;
-  if (risk) return `It was set so that at most ${percent(risk)} of the answers given are wrong.`;
-  if (alarm) return `Of ordinary inputs, ${percent(alarm)} lie ${of} it.`;
-  if (caught) return `Of the foreign inputs it was set with, ${percent(caught)} lie ${of} it.`;
+/** The target that a threshold was fitted for. */
+function target({ side, target: fitted }) {
+  const { coverage, risk, false_alarm: alarm, true_positive_rate: caught } = fitted ?? {};
+  if (coverage) return `${percent(1 - coverage)} of ordinary inputs are ${side} it.`;
+  if (risk) return `At most ${percent(risk)} of the answers are expected to be wrong.`;
+  if (alarm) return `${percent(alarm)} of ordinary inputs are ${side} it.`;
+  if (caught) return `${percent(caught)} of the OOD inputs that it was fitted on are ${side} it.`;
   return "";
 }
 
-/** Why the page cannot show what each member says. */
+/** The reason that no members are shown. */
 export function noMembers(facts) {
   if (facts.members === 1) return "This model has one member.";
-  return `This model’s ${facts.members} members are averaged inside its graph. To see each of them, export it with hydrant export --member-outputs and load it again; disagreement and mutual information tell how far they differ all the same.`;
+  return `The graph averages its ${facts.members} members. To see each of them, run hydrant export --member-outputs and load the bundle again.`;
 }
 
-/** What a model does, in a sentence. */
+/** One sentence about a model. */
 export function about(facts) {
   const reads = { image: "images", audio: "sounds" }[facts.modality] ?? (facts.pairs ? "pairs of texts" : "texts");
   const classes = facts.labels.length;
@@ -113,8 +95,8 @@ export function about(facts) {
     classification: `one of ${classes} labels`,
     score: "a score",
     multi_label: `any of ${classes} labels`,
-    tokens: "the spans in them",
+    tokens: "spans of words",
   }[facts.task];
-  const members = facts.members === 1 ? "one member" : `${facts.members} members`;
-  return `Reads ${reads}, answers ${gives}. ${members[0].toUpperCase()}${members.slice(1)}, run by ${facts.backend}${facts.precision ? ` in ${facts.precision.toUpperCase()}` : ""}.`;
+  const members = facts.members === 1 ? "One member" : `${facts.members} members`;
+  return `Reads ${reads}, predicts ${gives}. ${members}, run by ${facts.backend}${facts.precision ? ` in ${facts.precision.toUpperCase()}` : ""}.`;
 }

@@ -1,4 +1,4 @@
-"""A bundle as models of a Triton repository."""
+"""Bundles as models of a Triton repository."""
 
 from __future__ import annotations
 

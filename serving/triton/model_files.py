@@ -1,4 +1,4 @@
-"""One model of a Triton repository: its settings, its configuration and its files, made from a bundle."""
+"""One model of a Triton repository: settings, configuration and files, created from a bundle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .triton_tensors import (
 
 CONFIG = "config.pbtxt"
 PERF = "perf.json"  # requests for perf_analyzer
-ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter by which Triton's Python backend finds one
+ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter of Triton's Python backend
 TEMPLATES = Path(__file__).parent / "templates"
 
 SHORT = "how do i say thank you in another language"
@@ -52,20 +52,19 @@ GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
 
 @dataclass(frozen=True)
 class TritonSettings:
-    """How Triton runs a bundle; all of it can be changed in ``config.pbtxt`` later.
+    """Triton's settings for a bundle; all can be changed in ``config.pbtxt`` later.
 
     Attributes:
-        max_batch: inputs that a request, and a batch of requests, may hold.
-        queue_delay: microseconds that a batch waits for more requests; 0 takes those that wait already.
-        instances: copies of the predictor, or of the graph, that run beside each other.
-        precision: precision of the graph; without it the first choice of the backend that runs it.
-        threads: threads of each predictor, for the device cpu; without it all cores.
-        graph_backend: what runs the graph, for the device gpu: onnxruntime; tensorrt, which needs an engine in the
-            bundle; or auto, tensorrt where the bundle has an engine that Triton can run.
-        environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python,
-            where the machine has it that serves; without it hydrant is expected in that Python.
-        linked: leave the bundle where it lies, and let the model open it there, for the device cpu; without it the
-            repository holds a copy, with weights that Triton does not need.
+        max_batch: most inputs in a request, and in a batch of requests.
+        queue_delay: microseconds that a batch waits for more requests; 0 takes only waiting ones.
+        instances: copies of the predictor, or of the graph, that run in parallel.
+        precision: precision of the graph; by default the backend's first choice.
+        threads: threads of each predictor, for device cpu; by default all cores.
+        graph_backend: backend of the graph, for device gpu: onnxruntime; tensorrt, which needs an engine in the bundle;
+            or auto, tensorrt if the bundle has a suitable engine.
+        environment: path, on the serving machine, of a virtual environment or packed conda one with hydrant; by
+            default Triton's Python must have hydrant.
+        linked: open the bundle at its present path instead of copying it, for device cpu.
 
     Raises:
         InputError: a value out of range.
@@ -92,18 +91,18 @@ class TritonSettings:
 
 
 def check_device(device: str, settings: TritonSettings) -> None:
-    """Refuse an unknown device, and settings that only the other one has."""
+    """Refuse an unknown device, and settings of the other device."""
     if device not in get_args(Device):
         raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
     usual = TritonSettings()
     for name in ("graph_backend",) if device == "cpu" else ("threads", "linked"):
         if getattr(settings, name) != getattr(usual, name):
-            raise InputError(f"{name} is not for the device {device}; leave it out, or use the other device")
+            raise InputError(f"{name} cannot be used with device {device}; omit it, or use the other device")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A bundle with one of its graphs; ``raw`` where it has a processor, ``pairs`` where it was made on pairs."""
+    """A bundle with one of its graphs; ``raw`` if it has a processor, ``pairs`` if it reads sentence pairs."""
 
     bundle: Bundle
     architecture: AnyArchitecture
@@ -116,7 +115,7 @@ class Source:
 
     @classmethod
     def read(cls, bundle: Bundle, *precisions: str) -> Source:
-        """Read and check a bundle, with the first of these graphs that it has."""
+        """Read and check a bundle, with the first existing graph of these precisions."""
         graph = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
         if graph is None:
             fix = f"run `hydrant export {bundle.path} --precision {precisions[0]}`"
@@ -126,7 +125,7 @@ class Source:
         inputs, outputs = graph_tensors(path)
         architecture = bundle.any_architecture()
         if architecture.modality == "audio":
-            raise InputError(f"bundle {bundle.path} reads sounds, not texts or images; serve it with `hydrant serve`")
+            raise InputError(f"bundle {bundle.path} reads sounds; expected texts or images; use `hydrant serve`")
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
         tensors = graph_specs(inputs), graph_specs(outputs)
@@ -134,7 +133,7 @@ class Source:
 
     @property
     def requests(self) -> list[TensorSpec]:
-        """The tensors of requests: texts, image files, or the graph's own where the bundle has no processor."""
+        """The tensors of requests: texts, image files, or, without a processor, the graph's inputs."""
         if not self.raw:
             return list(self.inputs)
         if self.architecture.modality == "image":
@@ -150,7 +149,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the repository with one version, and its files: contents, or files to copy, by their names."""
+    """A model of the repository with one version; its files by name: contents, or paths to copy."""
 
     name: str
     part: str
@@ -169,7 +168,7 @@ class Model:
         return f"# Written by hydrant {__version__}.\n" + to_pbtxt({"name": self.name, **self.config, **messages})
 
     def interface(self) -> dict[str, Any]:
-        """Properties that all versions of a model share, since they have one configuration; JSON-ready."""
+        """Properties that all versions of a model share in one configuration; JSON-ready."""
         tensors = {
             kind: sorted([spec.name, spec.datatype, list(spec.dims), spec.optional] for spec in specs)
             for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -180,19 +179,19 @@ class Model:
 
 
 def template(file: str, **values: object) -> bytes:
-    """A file of ``templates/``, with the values in it."""
+    """A file of ``templates/``, filled with the values."""
     return Template((TEMPLATES / file).read_text(encoding="utf-8")).substitute(values).encode()
 
 
-def python_model(kind: str, what: str) -> bytes:
+def python_model(kind: str, title: str) -> bytes:
     """The ``model.py`` of a model in Triton's Python backend."""
-    return template("model.py.txt", kind=kind, what=what, version=__version__, environment=ENVIRONMENT)
+    return template("model.py.txt", kind=kind, title=title, version=__version__, environment=ENVIRONMENT)
 
 
 def python_config(settings: TritonSettings, instances: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a model in Triton's Python backend, without tensors and warm-up."""
-    given = {**parameters, ENVIRONMENT: settings.environment and str(settings.environment)}
-    named = {name: {"string_value": str(value)} for name, value in given.items() if value is not None}
+    values = {**parameters, ENVIRONMENT: settings.environment and str(settings.environment)}
+    named = {name: {"string_value": str(value)} for name, value in values.items() if value is not None}
     return {
         "backend": "python",
         **batching(settings),
@@ -203,28 +202,28 @@ def python_config(settings: TritonSettings, instances: int, parameters: Mapping[
 
 
 def batching(settings: TritonSettings) -> dict[str, Any]:
-    """Waiting requests run together, as soon as an instance is free."""
+    """Batching configuration: waiting requests run together once an instance is free."""
     delay = {"max_queue_delay_microseconds": settings.queue_delay} if settings.queue_delay else {}
     return {"max_batch_size": settings.max_batch, "dynamic_batching": delay}
 
 
 def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
-    """Every file of a bundle under a folder, once its digest is checked, and its manifest and signature."""
-    found = {name: bundle.path / name for name in (MANIFEST, SIGNATURE) if (bundle.path / name).is_file()}
-    found |= {name: bundle.file(name) for name in bundle.manifest["files"]}
-    return {f"{folder}/{name}": path for name, path in found.items()}
+    """Every file of a bundle under a folder, with checked digests, and its manifest and signature."""
+    paths = {name: bundle.path / name for name in (MANIFEST, SIGNATURE) if (bundle.path / name).is_file()}
+    paths |= {name: bundle.file(name) for name in bundle.manifest["files"]}
+    return {f"{folder}/{name}": path for name, path in paths.items()}
 
 
 def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path]:
-    """Files of a bundle whose names start so, as a bundle of their own: a step of an ensemble needs no weights."""
+    """Files of a bundle with these prefixes, as a smaller bundle for a step that needs no weights."""
     files: dict[str, Any] = bundle.manifest["files"]
-    kept = [name for name in files if name.startswith(starts)]
-    manifest = to_json_bytes({**bundle.manifest, "files": {name: files[name] for name in kept}})
-    return {f"{folder}/{MANIFEST}": manifest, **{f"{folder}/{name}": bundle.file(name) for name in kept}}
+    names = [name for name in files if name.startswith(starts)]
+    manifest = to_json_bytes({**bundle.manifest, "files": {name: files[name] for name in names}})
+    return {f"{folder}/{MANIFEST}": manifest, **{f"{folder}/{name}": bundle.file(name) for name in names}}
 
 
-def beside(source: Source) -> dict[str, bytes]:
-    """Files beside the configuration of the model that clients ask: labels, and requests of ``perf_analyzer``."""
+def model_assets(source: Source) -> dict[str, bytes]:
+    """Files next to the configuration of the clients' model: labels, and requests for ``perf_analyzer``."""
     files = {LABELS: label_lines(source.bundle.labels)}
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]
@@ -241,7 +240,7 @@ def beside(source: Source) -> dict[str, bytes]:
 
 
 def warm_files(source: Source) -> dict[str, bytes]:
-    """The files that warm-up requests name."""
+    """The data files of warm-up requests."""
     if source.raw:
         inputs = {"short": SHORT.encode(), "long": LONG.encode()}
         if source.architecture.modality == "image":
@@ -252,7 +251,7 @@ def warm_files(source: Source) -> dict[str, bytes]:
 
 
 def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
-    """Warm-up requests of raw inputs: one input, and as many as fit."""
+    """Warm-up requests of raw inputs: one input, and a full batch."""
     if source.architecture.modality == "image":
         files = [("image", 1), ("image", settings.max_batch)]
     else:
@@ -265,7 +264,7 @@ def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
 
 
 def tensor_sample(inputs: Iterable[TensorSpec], tokens: int, batch: int) -> Message:
-    """A warm-up request of the graph's own tensors: zeros, and a mask of real tokens."""
+    """A warm-up request of the graph's inputs: zeros, and a mask of ones."""
     data = [
         (spec, [tokens if size < 0 else size for size in spec.dims], f"ones-{tokens}" if "mask" in spec.name else None)
         for spec in inputs
@@ -279,7 +278,7 @@ def ones_files(lengths: Iterable[int]) -> dict[str, bytes]:
 
 
 def _warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[int], str | None]]) -> Message:
-    """A request that a model answers before it is ready."""
+    """A warm-up request, which a model answers before it is ready."""
     values = {
         spec.name: {
             "data_type": Word(spec.datatype),
@@ -292,7 +291,7 @@ def _warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[i
 
 
 def _image_bytes(architecture: AnyArchitecture) -> bytes:
-    """A grey picture as a PNG file, of the size that the model reads."""
+    """A grey PNG image of the model's input size."""
     from PIL import Image
 
     content = io.BytesIO()

@@ -1,6 +1,6 @@
-"""The models of a generated repository, as Triton's Python backend runs them: ``model.py`` there names one of these.
+"""The models that Triton's Python backend runs: a generated ``model.py`` imports one of these classes.
 
-The inputs of all requests of a batch are predicted at once; an invalid request fails alone.
+All requests of a batch are predicted at once; an invalid request fails alone.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ BUNDLE, LINK = "bundle", "bundle.path"  # in a version's folder: the bundle, or 
 
 BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.threads"
 SHORTEST, LONGEST = "hydrant.shortest", "hydrant.longest"
-"""Parameters of ``config.pbtxt``: of the whole predictor; and tokens of the texts that an engine takes."""
+"""Parameters of ``config.pbtxt``: of the whole predictor, and the token limits of an engine."""
 
 MULTIPLE = 16
-"""Tokens that texts are padded to a multiple of: Triton batches requests of equal shapes only."""
+"""Texts are padded to a multiple of this number of tokens: Triton batches only requests of equal shapes."""
 
 Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
-Inputs = list[Any] | dict[str, np.ndarray]  # raw ones, or the graph's own tensors
+Inputs = list[Any] | dict[str, np.ndarray]  # raw inputs, or the graph's tensors
 
 
 class PythonModel(ABC):
-    """Reads the tensors of requests, and writes the answer or the error of each."""
+    """Reads the tensors of requests, and writes the answer or error of each."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Open the bundle in the version's folder."""
@@ -52,12 +52,12 @@ class PythonModel(ABC):
         self.open(Bundle.open(bundle_folder(Path(args["model_repository"]) / args["model_version"])))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer the requests of a batch, each with its tensors or its error."""
+        """Answer each request of a batch with its tensors or its error."""
         triton = self._triton
-        gone = triton.TritonError("the client gave this request up", triton.TritonError.CANCELLED)
+        cancelled = triton.TritonError("the client cancelled the request", triton.TritonError.CANCELLED)
         waiting = [place for place, request in enumerate(requests) if not request.is_cancelled()]
         answers = self.answers([self._read(requests[place]) for place in waiting]) if waiting else []
-        responses = [triton.InferenceResponse(error=gone) for _ in requests]
+        responses = [triton.InferenceResponse(error=cancelled) for _ in requests]
         for place, answer in zip(waiting, answers, strict=True):
             responses[place] = self._response(requests[place], answer)
         return responses
@@ -68,22 +68,22 @@ class PythonModel(ABC):
 
     @abstractmethod
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Tensors by name, or an error, for each request; one or more."""
+        """Tensors by name, or an error, for each of one or more requests."""
 
     def setting(self, name: str) -> str | None:
-        """A parameter of ``config.pbtxt``; ``None`` where it is absent or empty."""
+        """A parameter of ``config.pbtxt``; ``None`` if absent or empty."""
         return self._parameters.get(name) or None
 
     def number(self, name: str) -> int | None:
-        """A parameter that is a whole number; ``None`` where it is absent or empty."""
+        """A parameter that is a whole number; ``None`` if absent or empty."""
         text = self.setting(name) or ""
         if text and not text.isdecimal():
             raise InputError(f"parameter {name} in config.pbtxt is {cut(text)}; expected a whole number, 1 or more")
         return int(text) if text else None
 
     def _read(self, request: Any) -> Arrays:
-        found = {name: self._triton.get_input_tensor_by_name(request, name) for name in self._inputs}
-        return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+        tensors = {name: self._triton.get_input_tensor_by_name(request, name) for name in self._inputs}
+        return {name: tensor.as_numpy() for name, tensor in tensors.items() if tensor is not None}
 
     def _response(self, request: Any, answer: Answer) -> Any:
         triton = self._triton
@@ -91,7 +91,7 @@ class PythonModel(ABC):
         names = [name for name in self._outputs if name in wanted]
         if not isinstance(answer, HydrantError) and (absent := [name for name in names if name not in answer]):
             fix = "write the model again with `hydrant triton --force`"
-            answer = BackendError(f"config.pbtxt declares {listing(absent)}, which this bundle does not give; {fix}")
+            answer = BackendError(f"config.pbtxt declares {listing(absent)}, which this bundle does not return; {fix}")
         if isinstance(answer, HydrantError):
             error = triton.TritonError
             code = error.INVALID_ARG if isinstance(answer, InputError) else error.INTERNAL
@@ -100,12 +100,12 @@ class PythonModel(ABC):
 
 
 class Whole(PythonModel):
-    """Raw inputs, or ready tensors, → every field of their predictions: the whole predictor."""
+    """The whole predictor: raw inputs or ready tensors → every field of their predictions."""
 
     _predictor: Predictor
 
     def open(self, bundle: Bundle) -> None:
-        """Load the bundle, with the backend, precision and threads of the parameters."""
+        """Load the bundle, with the parameters' backend, precision and threads."""
         precision: Any = self.setting(PRECISION)
         threads = self.number(THREADS)
         self._predictor = load(bundle, self.setting(BACKEND) or "auto", threads=threads, precision=precision)
@@ -113,25 +113,25 @@ class Whole(PythonModel):
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Predict all requests together."""
         read = _each(read_inputs, requests)
-        found = iter(predicted(self._predictor, [each for each in read if not isinstance(each, HydrantError)]))
-        return [each if isinstance(each, HydrantError) else self._tensors(each, next(found)) for each in read]
+        results = iter(predicted(self._predictor, [each for each in read if not isinstance(each, HydrantError)]))
+        return [each if isinstance(each, HydrantError) else self._tensors(each, next(results)) for each in read]
 
     def finalize(self) -> None:
         """Close the predictor."""
         self._predictor.close()
 
-    def _tensors(self, inputs: Inputs, found: Prediction | HydrantError) -> Answer:
-        if isinstance(found, HydrantError):
-            return found
-        arrays = answer_arrays(found, self._predictor.labels)
+    def _tensors(self, inputs: Inputs, prediction: Prediction | HydrantError) -> Answer:
+        if isinstance(prediction, HydrantError):
+            return prediction
+        arrays = answer_arrays(prediction, self._predictor.labels)
         if SPANS in self._outputs and isinstance(inputs, list):
-            rows = self._predictor.rows(found, inputs)
+            rows = self._predictor.rows(prediction, inputs)
             arrays[SPANS] = np.array([[json.dumps(row["spans"]).encode()] for row in rows], object)
         return arrays
 
 
 class Prepare(PythonModel):
-    """Raw inputs → the graph's tensors: the step of an ensemble before the graph."""
+    """The ensemble's step before the graph: raw inputs → the graph's tensors."""
 
     _processor: Processor
 
@@ -142,11 +142,11 @@ class Prepare(PythonModel):
         if longest is not None and longest < spec.max_sequence:
             spec = replace(spec, positions=spec.positions - (spec.max_sequence - longest))
         folder = bundle.processor_folder()
-        assert folder is not None  # the step is written for bundles with a processor only
+        assert folder is not None  # only bundles with a processor have this step
         self._spec, self._processor = spec, load_processor(folder, spec)
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Prepare each request by itself; texts are padded to a multiple of :data:`MULTIPLE` tokens."""
+        """Prepare each request separately; pads texts to a multiple of :data:`MULTIPLE` tokens."""
         return _each(self._prepared, requests)
 
     def _prepared(self, arrays: Arrays) -> Arrays:
@@ -157,12 +157,12 @@ class Prepare(PythonModel):
             return tensors
         tokens = next(iter(tensors.values())).shape[1]
         longer = max(self._shortest, min(padded_length(tokens), spec.max_sequence))
-        fill, room = {"input_ids": spec.padding_token}, ((0, 0), (0, longer - tokens))
-        return {name: np.pad(array, room, constant_values=fill.get(name, 0)) for name, array in tensors.items()}
+        fill, width = {"input_ids": spec.padding_token}, ((0, 0), (0, longer - tokens))
+        return {name: np.pad(array, width, constant_values=fill.get(name, 0)) for name, array in tensors.items()}
 
 
 class Decide(PythonModel):
-    """The graph's outputs → every field of the predictions: the step of an ensemble behind the graph."""
+    """The ensemble's step after the graph: the graph's outputs → every field of the predictions."""
 
     def open(self, bundle: Bundle) -> None:
         """Read thresholds and labels."""
@@ -173,10 +173,10 @@ class Decide(PythonModel):
         parts = [graph_outputs(arrays) for arrays in requests]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         try:
-            found = Prediction.from_outputs(joined)
-            if (name := found.not_finite()) is not None:
+            prediction = Prediction.from_outputs(joined)
+            if (name := prediction.not_finite()) is not None:
                 raise BackendError(f"the graph's {name} is not finite; check the inputs, or run `hydrant verify`")
-            decisions = _split(decided(found, self._calibration), map(_count, parts))
+            decisions = _split(decided(prediction, self._calibration), map(_count, parts))
             return [answer_arrays(each, self._labels) for each in decisions]
         except HydrantError as error:
             if len(requests) == 1:
@@ -185,9 +185,9 @@ class Decide(PythonModel):
 
 
 def read_inputs(arrays: Arrays) -> Inputs:
-    """The inputs of a request: from ``text`` and ``text_pair``, or ``image``, each [B, 1] of bytes; or its tensors."""
+    """The inputs of a request: texts, pairs or images, from bytes [B, 1]; or the graph's tensors."""
     if "image" in arrays:
-        return [bytes(item) for item in arrays["image"].reshape(-1)]  # never a path
+        return [bytes(item) for item in arrays["image"].reshape(-1)]
     if "text" not in arrays:
         return dict(arrays)
     texts = _decoded(arrays["text"], "text")
@@ -199,14 +199,14 @@ def read_inputs(arrays: Arrays) -> Inputs:
 def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Prediction | HydrantError]:
     """The prediction of each request, as if it were the only one."""
     joined = _joined(requests) if len(requests) > 1 else None
-    found = None if joined is None else _alone(predictor, joined, "row")
-    if not isinstance(found, Prediction):
+    whole = None if joined is None else _alone(predictor, joined, "row")
+    if not isinstance(whole, Prediction):
         return [_alone(predictor, request) for request in requests]
     answers: list[Prediction | HydrantError] = []
-    for part, request in zip(_split(found, map(_count, requests)), requests, strict=True):
+    for part, request in zip(_split(whole, map(_count, requests)), requests, strict=True):
         if part.failed.any():
             answers.append(_alone(predictor, request))
-        elif part.mask is not None and isinstance(request, list):  # without the padding for other requests
+        elif part.mask is not None and isinstance(request, list):  # remove padding for other requests
             answers.append(part.shortened(int(part.mask.sum(axis=1).max())))
         else:
             answers.append(part)
@@ -214,7 +214,7 @@ def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Predicti
 
 
 def padded_length(tokens: int) -> int:
-    """The multiple of :data:`MULTIPLE` that so many tokens are padded to."""
+    """The number of tokens after padding to a multiple of :data:`MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
 
 
@@ -236,10 +236,10 @@ def _decoded(array: np.ndarray, name: str) -> list[str]:
 
 
 def _joined(requests: Sequence[Inputs]) -> Inputs | None:
-    """The inputs of all requests, where they can be predicted together."""
+    """The inputs of all requests, or ``None`` if they cannot be predicted together."""
     if all(isinstance(request, list) for request in requests):
         return [item for request in requests for item in request]
-    tensors = [request for request in requests if isinstance(request, dict)]  # all, by their configuration
+    tensors = [request for request in requests if isinstance(request, dict)]  # all, by configuration
     shapes = [{name: (array.dtype, array.shape[1:]) for name, array in request.items()} for request in tensors]
     if any(shape != shapes[0] for shape in shapes):
         return None
@@ -250,9 +250,9 @@ def _count(inputs: Inputs | Arrays) -> int:
     return len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values())))
 
 
-def _split(found: Prediction, counts: Iterable[int]) -> list[Prediction]:
-    """A prediction as those of several requests."""
-    return [found.take(slice(start, end)) for start, end in pairwise(np.cumsum([0, *counts]).tolist())]
+def _split(prediction: Prediction, counts: Iterable[int]) -> list[Prediction]:
+    """Split a prediction by the requests' numbers of inputs."""
+    return [prediction.take(slice(start, end)) for start, end in pairwise(np.cumsum([0, *counts]).tolist())]
 
 
 def _alone(predictor: Predictor, request: Inputs, on_error: str = "raise") -> Prediction | HydrantError:
@@ -264,10 +264,10 @@ def _alone(predictor: Predictor, request: Inputs, on_error: str = "raise") -> Pr
 
 def _each(function: Callable[[Arrays], Any], requests: Sequence[Arrays]) -> list[Any]:
     """The result of a function for each request, or the error that it raises."""
-    found: list[Any] = []
+    results: list[Any] = []
     for request in requests:
         try:
-            found.append(function(request))
+            results.append(function(request))
         except HydrantError as error:
-            found.append(error)
-    return found
+            results.append(error)
+    return results

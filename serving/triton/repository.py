@@ -1,4 +1,4 @@
-"""``hydrant triton``: a bundle as models of a Triton repository, whole or absent, its versions side by side."""
+"""``hydrant triton``: write a bundle as models of a Triton repository, atomically, beside other versions."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from .triton_tensors import TensorSpec
 log = logging.getLogger(__name__)
 
 README = "README.md"
-MARKER = "hydrant-triton.json"  # marks a version's folder as ours, and has its tensors
-STAGE = "hydrant-triton"  # purpose of the hidden folder in which models are staged
+MARKER = "hydrant-triton.json"  # marks a version's folder as hydrant's, and lists its tensors
+STAGE = "hydrant-triton"  # purpose of the hidden staging folder
 
 RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
-"""Precisions that ONNX Runtime runs on each device, the first choice first, as hydrant's own backends have them."""
+"""ONNX Runtime's precisions on each device, in hydrant's order of preference."""
 
 
 @dataclass(frozen=True)
 class TritonModels:
-    """The models that were written.
+    """The written models.
 
     Attributes:
-        path: of the repository.
-        name: of the model that clients ask.
-        version: that was written.
-        device: that it is for.
+        path: folder of the repository.
+        name: name of the model that clients use.
+        version: written version.
+        device: target device.
         models: names of all models, the steps of an ensemble first.
-        runs: what runs the graph: ``"hydrant"``, ``"onnxruntime"`` or ``"tensorrt"``.
+        runs: backend of the graph: ``"hydrant"``, ``"onnxruntime"`` or ``"tensorrt"``.
         file: name of the graph or engine in the bundle.
-        inputs, outputs: names of what clients send and get.
+        inputs, outputs: names of the clients' tensors.
         size: bytes of the files of this version.
     """
 
@@ -92,23 +92,21 @@ def triton_repository(
 ) -> TritonModels:
     """Write a bundle as a model of a Triton model repository.
 
-    For the CPU it is one model with the whole predictor in Triton's Python backend; for the GPU an ensemble: texts or
-    images to tensors, the graph in Triton's ONNX Runtime or TensorRT backend, and the decisions. Other models and other
-    versions in the repository stay. Triton must not be loading from it at that moment (``--model-control-mode=poll``).
+    For the CPU, one model runs the whole predictor in Triton's Python backend. For the GPU, an ensemble prepares
+    tensors, runs the graph in Triton's ONNX Runtime or TensorRT backend, and decides. Other models and versions in the
+    repository stay. Triton must not load from it meanwhile (as with ``--model-control-mode=poll``).
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        output: the model repository: a folder, which is made where it is absent.
-        device: what the model is for: cpu, one model with the whole predictor; gpu, an ensemble whose graph runs on the
-            GPU.
-        settings: how Triton runs it.
-        name: name of the model; without it that of the bundle's folder.
-        version: version of the model, a whole number from 1.
-        force: replace this version of the model, if it is there.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        output: folder of the model repository; created if absent.
+        device: target device: cpu, one model with the whole predictor; gpu, an ensemble with the graph on the GPU.
+        settings: Triton's settings.
+        name: name of the model; by default the name of the bundle's folder.
+        version: version of the model, 1 or more.
+        force: replace this version of the model if it exists.
 
     Raises:
-        InputError: an option, or what stands at the place, cannot be used; the bundle lacks its graph; or another
-            version of the model takes or gives other tensors.
+        InputError: an invalid option or output folder, a missing graph, or other tensors than another version's.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
     check_device(device, settings)
@@ -118,14 +116,14 @@ def triton_repository(
     if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
         raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     if repository.resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
+        raise InputError(f"{repository} is inside the bundle; choose another output folder")
     name = bundle.path.resolve().name if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
         raise InputError(f"name is {cut(name)}; expected letters, digits, '_', '-' and '.'; give another --name")
     version = int(version)
     models, source, engine = _models(bundle, device, name, version, settings)
-    asked = models[-1]
-    models[-1] = replace(asked, files={**asked.files, README: readme(source, models, version, engine)})
+    entry = models[-1]
+    models[-1] = replace(entry, files={**entry.files, README: readme(source, models, version, engine)})
     return TritonModels(
         path=repository,
         name=name,
@@ -134,8 +132,8 @@ def triton_repository(
         models=tuple(model.name for model in models),
         runs="hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
         file=source.graph if engine is None else f"engines/{engine.name}.engine",
-        inputs=tuple(spec.name for spec in asked.inputs),
-        outputs=tuple(spec.name for spec in asked.outputs),
+        inputs=tuple(spec.name for spec in entry.inputs),
+        outputs=tuple(spec.name for spec in entry.outputs),
         size=_write(repository, models, version, bundle, force),
     )
 
@@ -143,31 +141,31 @@ def triton_repository(
 def _models(
     bundle: Bundle, device: str, name: str, version: int, settings: TritonSettings
 ) -> tuple[list[Model], Source, Engine | None]:
-    """The models to write, the one that clients ask last, their source, and the engine among them."""
+    """The models to write (last the one that clients use), their source, and their engine."""
     engine = engine_for(bundle, settings) if device == "gpu" else None
     precision = settings.precision if engine is None else engine.facts.precision
     if engine is None and precision not in (None, *RUN_BY[device]):
-        known = f"those of ONNX Runtime on the {device}: {listing(RUN_BY[device])}"
-        raise InputError(f"precision is {cut(precision)}; expected one of {known}")
+        expected = f"{listing(RUN_BY[device])} (ONNX Runtime on the {device})"
+        raise InputError(f"precision is {cut(precision)}; expected one of {expected}")
     source = Source.read(bundle, *(RUN_BY[device] if precision is None else (precision,)))
     if device == "cpu":
         return [whole_model(source, name, settings)], source, None
     if engine is not None and settings.max_batch > engine.max_batch:
-        log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
+        log.warning("max_batch reduced to %d, the limit of engine %s", engine.max_batch, engine.name)
         settings = replace(settings, max_batch=engine.max_batch)
     return ensemble_models(source, name, version, settings, engine), source, engine
 
 
 def _check_places(repository: Path, models: Iterable[Model], version: int, force: bool) -> None:
-    """Refuse what may not be replaced, and a version that does not fit those beside it."""
+    """Refuse to replace foreign folders or existing versions, and to mix incompatible versions."""
     for model in models:
         place = repository / model.name
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise InputError(f"{place} exists and is not a folder; choose another --name (name=…)")
-        found = _versions(place)
-        for number, facts in found.items():
-            _check_version(place / str(number), facts, model, number == version)
-        if version in found and not force:
+        markers = _versions(place)
+        for number, marker in markers.items():
+            _check_version(place / str(number), marker, model, number == version)
+        if version in markers and not force:
             raise InputError(f"{place / str(version)} exists; choose another version, or replace it with --force")
 
 
@@ -189,29 +187,29 @@ def _versions(place: Path) -> dict[int, Marker]:
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
     files = {number: place / str(number) / MARKER for number in numbers}
     if not files or not all(file.is_file() for file in files.values()):
-        raise InputError(f"{place} exists, and was not made by `hydrant triton`; choose another --name (name=…)")
+        raise InputError(f"{place} was not written by `hydrant triton`; choose another --name (name=…)")
     return {number: decode(file.read_bytes(), Marker, file, InputError) for number, file in files.items()}
 
 
 def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) -> None:
-    """Refuse to put a model beside a version, or into its place, that is of another kind."""
+    """Refuse to add a model to a version of another form, or with another interface."""
     if marker.part != model.part:
         raise InputError(f"{place} has form {cut(marker.part)}, not {model.part!r}; choose another --name (name=…)")
     ours, theirs = model.interface(), marker.interface
     if not replaced and (key := next((key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)), "")):
-        there, here = _only(theirs.get(key), ours.get(key)), _only(ours.get(key), theirs.get(key))
-        expected = "all versions of a model share one config.pbtxt: choose another --name (name=…)"
-        raise InputError(f"{place} has other {key} than this bundle: {there} there, {here} here; {expected}")
+        old, new = _only(theirs.get(key), ours.get(key)), _only(ours.get(key), theirs.get(key))
+        fix = "versions of a model share one config.pbtxt: choose another --name (name=…)"
+        raise InputError(f"{place} has other {key} than this bundle: {old}, not {new}; {fix}")
 
 
 def _only(one: Any, other: Any) -> str:
-    """The items of only one of two lists, or all, if only their order differs."""
+    """The items of ``one`` that ``other`` lacks; all items if only their order differs."""
     items, others = (value if isinstance(value, list) else [value] for value in (one, other))
     return listing([item for item in items if item not in others] or items)
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
-    """Stage all models, and give them their places, each in one step; bytes of the version's files."""
+    """Stage all models, then move each into place atomically; returns the bytes of the version's files."""
     facts = {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
     try:
         with ExitStack() as stack:
@@ -238,17 +236,17 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
 
 
 def _staging(repository: Path) -> Path:
-    """The folder to stage in: beside the repository if possible, since Triton takes its folders for models."""
+    """The staging folder: beside the repository if possible, because Triton treats its folders as models."""
     beside = repository.absolute().parent
     return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
 
 
 def _keep_others(place: Path, staged: Path, version: int) -> None:
-    """Link the other versions of a model's folder into its staged one."""
+    """Link the other versions of a model into its staged folder."""
 
     def superseded(folder: str, names: list[str]) -> list[str]:
-        there = staged / Path(folder).relative_to(place).as_posix()
-        ours = {path.name for path in there.iterdir() if not path.is_dir()} if there.is_dir() else set()
+        target = staged / Path(folder).relative_to(place).as_posix()
+        ours = {path.name for path in target.iterdir() if not path.is_dir()} if target.is_dir() else set()
         return [name for name in names if name in ours or (Path(folder) == place and name == str(version))]
 
     def link(source: str, target: str) -> None:
@@ -261,7 +259,7 @@ def _keep_others(place: Path, staged: Path, version: int) -> None:
 
 
 def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
-    """Write files, some of which are copies, into a new folder; their bytes."""
+    """Write or copy files into a new folder; returns their bytes."""
     for name, content in files.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -270,37 +268,36 @@ def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
 
 
 def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
-    """The page of a model: how to install, start, ask, measure and roll back."""
-    asked, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
+    """The README of a model: install, start, request, measure, roll back."""
+    entry, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
     graph = "" if not steps else " and its ONNX Runtime backend" if engine is None else " and its TensorRT backend"
-    rollback = ENSEMBLE_ROLLBACK.format(name=asked.name, version=version) if steps else ROLLBACK
+    rollback = ENSEMBLE_ROLLBACK.format(name=entry.name, version=version) if steps else ROLLBACK
     return template(
         "README.md.txt",
-        name=asked.name,
+        name=entry.name,
         hydrant=__version__,
-        form=f"an ensemble of {steps}, which stand beside it" if steps else "the whole predictor in its Python backend",
+        form=f"an ensemble of the models {steps}" if steps else "the whole predictor in Triton's Python backend",
         release="24.12",  # the first whose Python backend reads NumPy 2
         needs=f"its Python backend{graph}",
         libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
         extra="" if steps else "[onnxruntime]",
         environment=ENVIRONMENT,
         engine="" if engine is None else _engine_lines(engine),
-        request=_request(source, asked),
-        outputs=_tensor_lines(asked.outputs),
-        data=PERF if PERF in asked.files else "zero",
+        request=_request(source, entry),
+        outputs=_tensor_lines(entry.outputs),
+        data=PERF if PERF in entry.files else "zero",
         next=version + 1,
         rollback=rollback,
         models=", then ".join(f"`{model.name}`" for model in models),
     )
 
 
-ENSEMBLE_ROLLBACK = """The steps serve all their versions, the ensemble the one
-that its `config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll
-back, copy that of the older one over `config.pbtxt`, and load `{name}` again."""
+ENSEMBLE_ROLLBACK = """The steps serve all their versions; the ensemble serves
+version {version}, named in its `config.pbtxt`. Each version's folder has its own `config.pbtxt` for the ensemble: to
+roll back, copy an older one over `config.pbtxt`, and load `{name}` again."""
 
-ROLLBACK = """All versions are served, and requests that name
-none go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model
-again."""
+ROLLBACK = """Triton serves all versions; the largest one is the
+default. To roll back, request an older version, or remove the newer one's folder and load the model again."""
 
 
 def _engine_lines(engine: Engine) -> str:
@@ -308,8 +305,8 @@ def _engine_lines(engine: Engine) -> str:
     later = " or later (`--backend-config=tensorrt,version-compatible=true`)" if facts.version_compatible else ""
     return (
         f"- `model.plan` is the engine {engine.name}, {facts.precision}: TensorRT {facts.version}{later},\n"
-        f"  compute capability {', '.join(facts.compute_capabilities)}. For others, build it again with\n"
-        "  `hydrant build` in that environment, and write the model again.\n"
+        f"  compute capability {', '.join(facts.compute_capabilities)}. For other GPUs or versions, run\n"
+        "  `hydrant build` there, and write the model again.\n"
     )
 
 
@@ -318,14 +315,14 @@ def _tensor_lines(specs: Sequence[TensorSpec]) -> str:
     return "\n".join(f"- `{spec.name}`: {kinds[spec.name]} [batch, {', '.join(map(str, spec.dims))}]" for spec in specs)
 
 
-def _request(source: Source, asked: Model) -> str:
-    """A request with curl, where it is short enough to be typed; else the inputs."""
+def _request(source: Source, model: Model) -> str:
+    """A request with curl; for images only the inputs."""
     if source.architecture.modality == "image":
-        return _tensor_lines(asked.inputs)
-    names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+        return _tensor_lines(model.inputs)
+    names = [spec.name for spec in model.inputs if not spec.optional or source.pairs]
     tensors: list[dict[str, Any]] = [{"name": name, "datatype": "INT64", "shape": [1, TOKENS]} for name in names]
     for tensor in tensors:
         text = {"datatype": "BYTES", "shape": [1, 1], "data": [SHORT]}
         tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * TOKENS})
-    address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
+    address = f"http://127.0.0.1:8000/v2/models/{model.name}/infer"
     return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

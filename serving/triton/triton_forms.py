@@ -1,4 +1,4 @@
-"""The two forms of a model in Triton: the whole predictor in Python; or inputs → tensors → graph → decisions."""
+"""The two forms of a model in Triton: the whole predictor in Python, or an ensemble of steps around the graph."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .model_files import (
     Source,
     TritonSettings,
     batching,
-    beside,
     excerpt,
+    model_assets,
     ones_files,
     python_config,
     python_model,
@@ -38,36 +38,36 @@ LIBRARY = "tensorrt"
 
 CUDA = {"name": "cuda", "parameters": entries({"use_tf32": "0"})}
 FLOAT32 = {"execution_accelerators": {"gpu_execution_accelerator": [CUDA]}}
-"""Products of float32 in float32, which is not the default of ONNX Runtime on a GPU."""
+"""Disables TF32, ONNX Runtime's default for float32 products on a GPU."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that Triton can run, and its metadata."""
+    """An engine for Triton, and its metadata."""
 
     name: str
     facts: EngineFile
 
     @property
     def max_batch(self) -> int:
-        """Inputs that fit every profile."""
+        """Most inputs that fit every profile."""
         return min(_axis(self.facts, 0, 2))
 
     @property
     def tokens(self) -> tuple[int, int] | None:
-        """Tokens of the shortest and the longest text that a profile takes; ``None`` for images."""
+        """Fewest and most tokens in any profile; ``None`` for images."""
         if any(len(shape) != 2 for profile in self.facts.profiles for shapes in profile.values() for shape in shapes):
             return None
         return min(_axis(self.facts, 1, 0)), max(_axis(self.facts, 1, 2))
 
     def limits(self) -> dict[str, Any]:
-        """Properties of the engine that are part of the configuration, and so equal in all versions of a model."""
+        """Properties of the engine in the configuration, which all versions of a model share."""
         tokens = self.tokens and list(self.tokens)
         return {"max_batch": self.max_batch, "tokens": tokens, "profiles": len(self.facts.profiles)}
 
 
 def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
-    """The first engine that Triton can run, in the order of precisions; ``None`` where ONNX Runtime runs the graph."""
+    """The first engine that Triton can run, in order of precision; ``None`` to use ONNX Runtime."""
     if settings.graph_backend == "onnxruntime":
         return None
     engines = [Engine(name, read_metadata(bundle, name)) for name in sorted(engine_names(bundle))]
@@ -96,16 +96,16 @@ def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     tokens = 0 if source.architecture.modality == "image" else TOKENS
     samples = raw_samples(source, settings) if source.raw else [tensor_sample(source.inputs, tokens, 1)]
     config = {**python_config(settings, settings.instances, parameters), "model_warmup": samples}
-    files = {**beside(source), **warm_files(source)}
+    files = {**model_assets(source), **warm_files(source)}
     return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
 
 
 def ensemble_models(
     source: Source, name: str, version: int, settings: TritonSettings, engine: Engine | None
 ) -> list[Model]:
-    """The steps, each called by the ensemble's name and its own, and last the ensemble of them."""
+    """The steps, named NAME_STEP, and last the ensemble."""
     if source.architecture.task == "tokens":
-        raise InputError(f"an ensemble cannot classify tokens, as bundle {source.bundle.path} does; use --device cpu")
+        raise InputError(f"bundle {source.bundle.path} classifies tokens, which needs --device cpu in Triton")
     steps = [_graph(source, f"{name}_graph", settings, engine), _decide(source, f"{name}_decide", settings)]
     if source.raw:
         steps.insert(0, _prepare(source, f"{name}_prepare", settings, engine))
@@ -120,8 +120,8 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
         "model.py": python_model("Prepare", "Texts or images as the graph's tensors"),
         **excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/"),
     }
-    tensors, known = _between(source.inputs), {} if engine is None else engine.limits()
-    return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=known)
+    tensors, limited = _between(source.inputs), {} if engine is None else engine.limits()
+    return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=limited)
 
 
 def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
@@ -130,7 +130,7 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
     bundle, weights = source.bundle, f"{source.graph}.data"
     if engine is None:
         content = {"model.onnx": bundle.file(source.graph)}
-        content |= {weights: bundle.file(weights)} if bundle.has(weights) else {}  # by the name in the graph
+        content |= {weights: bundle.file(weights)} if bundle.has(weights) else {}  # the name in the graph
         runs = {"backend": "onnxruntime", "default_model_filename": "model.onnx", "optimization": FLOAT32}
     else:
         content = {"model.plan": bundle.file(engine_path(engine.name))}
@@ -144,8 +144,8 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
         "version_policy": {"all": {}},
         "model_warmup": [tensor_sample(source.inputs, length, batch) for length, batch in sizes],
     }
-    files, known = ones_files(lengths), {} if engine is None else engine.limits()
-    return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=known)
+    files, limits = ones_files(lengths), {} if engine is None else engine.limits()
+    return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=limits)
 
 
 def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
@@ -166,29 +166,29 @@ def _ensemble(source: Source, name: str, version: int, settings: TritonSettings,
         "ensemble_scheduling": {"step": [_step(model, version, source.raw) for model in steps]},
     }
     labels = source.bundle.labels
-    made = Model(name, "ensemble", config, source.requests, source.answers, {}, beside(source), labels)
-    return replace(made, version_files={CONFIG: made.config_text().encode()})
+    model = Model(name, "ensemble", config, source.requests, source.answers, {}, model_assets(source), labels)
+    return replace(model, version_files={CONFIG: model.config_text().encode()})
 
 
 def _step(model: Model, version: int, raw: bool) -> Message:
-    """A step, with the names of its tensors between the steps; at both ends they keep their own."""
+    """A step, with prefixed tensor names between steps; the ensemble's own inputs and outputs have none."""
     before = {"prepare": "", "graph": "tensors." if raw else "", "decide": "scores."}[model.part]
-    behind = {"prepare": "tensors.", "graph": "scores.", "decide": ""}[model.part]
+    after = {"prepare": "tensors.", "graph": "scores.", "decide": ""}[model.part]
     return {
         "model_name": model.name,
         "model_version": version,
         "input_map": entries({spec.name: f"{before}{spec.name}" for spec in model.inputs}),
-        "output_map": entries({spec.name: f"{behind}{spec.name}" for spec in model.outputs}),
+        "output_map": entries({spec.name: f"{after}{spec.name}" for spec in model.outputs}),
     }
 
 
 def _between(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
-    """A graph's tensors as the steps beside it see them: [B, 1] where the graph has [B]."""
+    """A graph's tensors for the adjacent steps: [B, 1] instead of [B]."""
     return [TensorSpec(spec.name, spec.datatype, spec.dims) for spec in specs]
 
 
 def _lengths(source: Source, engine: Engine | None) -> list[int]:
-    """Tokens of the texts that the graph is warmed up with; none for images."""
+    """Token counts of the graph's warm-up texts; empty for images."""
     if source.architecture.modality == "image":
         return []
     longest = source.architecture.max_sequence
@@ -198,22 +198,22 @@ def _lengths(source: Source, engine: Engine | None) -> list[int]:
 
 
 def _unusable(bundle: Bundle, facts: EngineFile) -> str | None:
-    """The reason that Triton cannot run an engine, or ``None``."""
+    """The reason that Triton cannot run an engine, or ``None``; it follows the engine's name."""
     if facts.library != LIBRARY:
-        return f"is of {facts.library}, and Triton runs those of {LIBRARY}"
+        return f"is for {facts.library}, but Triton runs {LIBRARY}"
     if facts.stripped:
-        return "holds no weights"
+        return "has no weights"
     if facts.onnx_sha256 != graph_digest(bundle, facts.onnx):
-        return f"was built from another {facts.onnx} than the bundle has now"
+        return f"was not built from the present {facts.onnx}"
     if max(_axis(facts, 0, 0)) > 1:
-        return "takes no batch of one"
+        return "does not accept a batch of one"
     if gap := _gap(facts):
-        return f"takes texts of {gap[0]} tokens and of {gap[1]}, and none between: build it with profiles that meet"
+        return f"has no profile for texts of between {gap[0]} and {gap[1]} tokens: build it with adjoining profiles"
     return None
 
 
 def _gap(facts: EngineFile) -> tuple[int, int] | None:
-    """Numbers of tokens between which no profile takes any; ``None`` where there are no such, and for images."""
+    """The ends of a range of token counts without a profile; ``None`` without a gap, and for images."""
     texts = [shapes for profile in facts.profiles for shapes in profile.values() if len(shapes[0]) == 2]
     ranges = sorted((shapes[0][1], shapes[2][1]) for shapes in texts)
     reach = itertools.accumulate((most for _, most in ranges), max)
@@ -222,5 +222,5 @@ def _gap(facts: EngineFile) -> tuple[int, int] | None:
 
 
 def _axis(facts: EngineFile, axis: int, which: int) -> list[int]:
-    """An axis of the smallest (0) or largest (2) shapes of every input in every profile."""
+    """The sizes of an axis in the smallest (0) or largest (2) shapes, for every input of every profile."""
     return [shapes[which][axis] for profile in facts.profiles for shapes in profile.values()]

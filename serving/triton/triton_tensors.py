@@ -1,4 +1,4 @@
-"""Triton's configuration text, the tensors of a bundle's model there, and predictions as tensors, [B, 1] for [B]."""
+"""Triton's configuration text, tensor specifications, and predictions as tensors ([B, 1] for [B])."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Message = Mapping[str, Any]
 STRING, FLOAT, WHOLE, FLAG = "TYPE_STRING", "TYPE_FP32", "TYPE_INT64", "TYPE_BOOL"
 
 KINDS = {1: FLOAT, 7: WHOLE}
-"""Numbers of ONNX's types that hydrant's graphs have."""
+"""ONNX's type numbers in hydrant's graphs."""
 
-LABELS = "labels.txt"  # for Triton's classification extension, which names the classes of ``probabilities``
+LABELS = "labels.txt"  # class names for Triton's classification extension
 
 WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS))
-"""Outputs of a graph that have an axis behind the batch, be it of length 1."""
+"""Graph outputs with an axis after the batch, even of length 1."""
 
 SPANS = "spans"
-"""Output of a token classifier: the spans of each text, as the JSON of ``hydrant predict --json``."""
+"""Output for token classification: the spans of each text, as in ``hydrant predict --json``."""
 
 
 class Word(str):
-    """A name of an enumeration, written without quotes, such as ``TYPE_FP32``."""
+    """An enumeration value such as ``TYPE_FP32``, written without quotes."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ def to_pbtxt(message: Message) -> str:
 
 
 def entries(values: Mapping[str, Any]) -> list[Message]:
-    """A map as protocol buffers write it: a list of keys with their values."""
+    """A map as protocol buffers write it: a list of keys and values."""
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
@@ -85,9 +85,9 @@ class TensorSpec:
 
     name: str
     datatype: str
-    dims: tuple[int, ...]  # without the batch; −1 for an axis of any length
+    dims: tuple[int, ...]  # without the batch; −1 for any length
     optional: bool = False
-    flat: bool = False  # the graph's own tensor has no axis but the batch
+    flat: bool = False  # the graph's tensor has only a batch axis
     labelled: bool = False  # the last axis has the classes of LABELS
 
     def message(self) -> Message:
@@ -100,54 +100,54 @@ class TensorSpec:
 
 
 def graph_specs(tensors: Iterable[GraphTensor]) -> list[TensorSpec]:
-    """The tensors of a graph as they are."""
-    found = []
+    """The tensors of a graph."""
+    specs = []
     for tensor in tensors:
         dims = tuple(-1 if size is None else size for size in tensor.shape[1:])
-        found.append(TensorSpec(tensor.name, KINDS[tensor.kind], dims or (1,), flat=not dims))
-    return found
+        specs.append(TensorSpec(tensor.name, KINDS[tensor.kind], dims or (1,), flat=not dims))
+    return specs
 
 
 def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calibration, raw: bool) -> list[TensorSpec]:
-    """Every field of the bundle's predictions, in the order of ``Prediction``; the ``label`` by name and by index."""
+    """Every field of the bundle's predictions, in the order of ``Prediction``; labels as names and indices."""
     outputs = {spec.name: spec for spec in graph}
     probabilities = outputs.get("probabilities")
     each = (-1,) if task == "tokens" else (1,)
     classes = () if probabilities is None else probabilities.dims
-    found = [
+    specs = [
         TensorSpec(spec.name, spec.datatype, spec.dims, labelled=spec is probabilities and task != "tokens")
         for spec in outputs.values()
     ]
     if task in ("classification", "tokens"):
         first = [TensorSpec("label", STRING, each), TensorSpec("label_index", WHOLE, each)]
-        found = [*first, TensorSpec("confidence", FLOAT, each), *found]
+        specs = [*first, TensorSpec("confidence", FLOAT, each), *specs]
     if task == "multi_label":
-        found.insert(0, TensorSpec("assigned", FLAG, classes))
+        specs.insert(0, TensorSpec("assigned", FLAG, classes))
     decisions = {"abstain": ABSTAIN, "out_of_distribution": OOD}
-    found += [TensorSpec(name, FLAG, each) for name, key in decisions.items() if key in calibration.thresholds]
+    specs += [TensorSpec(name, FLAG, each) for name, key in decisions.items() if key in calibration.thresholds]
     if calibration.conformal is not None:
-        found.append(TensorSpec("prediction_set", FLAG, classes))
+        specs.append(TensorSpec("prediction_set", FLAG, classes))
     if calibration.intervals is not None:
-        found += [TensorSpec(name, FLOAT, each) for name in ("interval_low", "interval_high")]
+        specs += [TensorSpec(name, FLOAT, each) for name in ("interval_low", "interval_high")]
     if task == "tokens":
-        found.append(TensorSpec("mask", FLAG, each))
+        specs.append(TensorSpec("mask", FLAG, each))
         if raw:
-            found += [TensorSpec("words", WHOLE, each), TensorSpec("offsets", WHOLE, (-1, 2))]
-            found.append(TensorSpec(SPANS, STRING, (1,)))
-    return found
+            specs += [TensorSpec("words", WHOLE, each), TensorSpec("offsets", WHOLE, (-1, 2))]
+            specs.append(TensorSpec(SPANS, STRING, (1,)))
+    return specs
 
 
 def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """The fields of a prediction as :func:`answer_specs` declares them, but for the spans."""
-    found = {name: array for name, array in prediction.to_dict().items() if name != "error"}
+    """The fields of a prediction declared by :func:`answer_specs`, except the spans."""
+    arrays = {name: array for name, array in prediction.to_dict().items() if name != "error"}
     if prediction.label is not None:
         names = np.array([*(label.encode() for label in labels), b""], object)  # −1 is padding
-        found |= {"label": names[prediction.label], "label_index": prediction.label}
-    return {name: array[:, None] if array.ndim == 1 else array for name, array in found.items()}
+        arrays |= {"label": names[prediction.label], "label_index": prediction.label}
+    return {name: array[:, None] if array.ndim == 1 else array for name, array in arrays.items()}
 
 
 def graph_outputs(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs of a graph in its own shapes: scores [B, 1] are [B] again."""
+    """Outputs in the graph's shapes: scores [B, 1] become [B]."""
     return {name: array if name in WIDE else array[:, 0] for name, array in arrays.items()}
 
 
