@@ -18,7 +18,7 @@ from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.tensorrt import lane as engine_lane
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, rebuild_command
-from hydrant.runtime.backends.tensorrt.cuda import Holdings
+from hydrant.runtime.backends.tensorrt.cuda import Resources
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.backends.tensorrt.profiles import Part, Profiles
 from hypothesis import given
@@ -162,7 +162,7 @@ def test_a_backend_that_is_forgotten_gives_everything_back(library: str, path: P
     gc.collect()
     assert device.live == {}
     assert len(engine.contexts) == 0
-    held = Holdings(device)
+    held = Resources(device)
     held.memory(16)
     del held
     assert device.live == {}

@@ -13,7 +13,9 @@ import hydrant
 import numpy as np
 import oracle
 import pytest
-from hydrant import Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
+from golden import write_calibration
+from hydrant import Bundle, Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
+from hydrant.bundle.calibration import Calibration, Intervals
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
 from PIL import Image
@@ -228,6 +230,13 @@ def test_a_backend_that_gives_nan_is_an_error(text_bundle: Path, monkeypatch: py
         monkeypatch.setattr(predictor._running, "run", lambda inputs: {k: v * np.nan for k, v in run(inputs).items()})
         with pytest.raises(HydrantError, match="gave values of probabilities that are not finite"):
             predictor.predict("hello")
+
+
+def test_a_calibration_for_another_task_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(text_bundle, tmp_path / "bundle")
+    write_calibration(Bundle.open(copy), Calibration(intervals=Intervals(0.9, 1.0, 0.1, 1.0)))
+    with pytest.raises(HydrantError, match=r"calibration\.json"):
+        load(copy)
 
 
 FOR_MAKING = ("torch", "transformers", "datasets", "onnx", "ml_dtypes", "tqdm", "scipy", "sklearn", "matplotlib")
