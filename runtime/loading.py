@@ -37,8 +37,8 @@ def load(
     """Open a bundle for prediction.
 
     Args:
-        bundle: folder of a bundle, or in Python an open ``Bundle``.
-        backend: backend that runs the bundle; ``"auto"`` takes the first that works. One of ``"tensorrt"``,
+        bundle: folder of a bundle. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle; ``"auto"`` is the first that works. One of ``"tensorrt"``,
             ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
             and ``"torch"``.
         threads: CPU threads per run (default: the backend's own).

@@ -53,7 +53,7 @@ def pipeline(
     """Open a bundle as a replacement for ``transformers.pipeline``: text, image, audio or token classification.
 
     Args:
-        bundle: folder of a bundle, or in Python an open ``Bundle``.
+        bundle: folder of a bundle, or an open ``Bundle``.
         backend: as in ``load``.
         precision: as in ``load``.
         threads: as in ``load``.
