@@ -135,7 +135,6 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
         for each in (module, whole):
             np.testing.assert_allclose(each(**make_inputs(family)).member_logits, logits, atol=1e-4, rtol=1e-4)
     assert whole.trunk == (0 if pruned else 1)
-    assert not any(decays(name) for name in tensors if name.endswith("_factor"))
 
 
 @given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 5), st.integers(0, 99))
@@ -249,6 +248,21 @@ def test_an_interrupted_run_resumes_with_the_same_weights(
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str, bundle: Path) -> None:
     with pytest.raises(InputError, match=message):
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_factors_of_one_change_nothing(family: str) -> None:
+    ensemble = fuse(make_model(family), members=3)
+    module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
+    before = module.state_dict()
+    factored_maps = with_factors(module, 0)
+    with torch.no_grad():
+        logits, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
+    torch.testing.assert_close(logits, plain, atol=1e-5, rtol=1e-5)
+    whole = merged(dict(module.named_parameters()))
+    assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
+    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(factored_maps)
+    assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
 
 
 def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
