@@ -115,18 +115,14 @@ class Predictor(Closable):
         """Predict one input, many inputs, a table or ready tensors.
 
         Args:
-            inputs: one of these, or a list, generator or data set of them:
-
-                - texts, or pairs of texts as tuples; for token classification also lists of words, each one text;
-                - images as paths, file contents, PIL images, uint8 arrays [H, W] or [H, W, 3], or torch's uint8
-                  tensors [C, H, W];
-                - rows as dicts with the key ``text`` (and ``text_pair``), ``tokens`` or ``image``;
-                - a table (pandas, polars, pyarrow or ``datasets``) with such a column, or with one column;
-                - a dict of tensors (NumPy, torch) by the graph's input names (``token_type_ids`` is optional).
-
-                A tuple of two strings is one pair, a list of strings is many texts: ``predict(("a", "b"))`` returns
-                one row, ``predict(["a", "b"])`` two. Longer texts than the model or engine reads are truncated, with
-                a warning in the log.
+            inputs: texts, or pairs of texts as tuples; for token classification also lists of words, each one text.
+                Images as paths, file contents, PIL images, uint8 arrays [H, W] or [H, W, 3], or torch's uint8 tensors
+                [C, H, W]. Rows as dicts with the key ``text`` (and ``text_pair``), ``tokens`` or ``image``. All these
+                also in a list, generator or data set. A table (pandas, polars, pyarrow or ``datasets``) with such a
+                column, or with one column. Ready tensors (NumPy, torch) as a dict by the graph's input names, where
+                ``token_type_ids`` is optional. A tuple of two strings is one pair, a list of strings is many texts:
+                ``predict(("a", "b"))`` returns one row, ``predict(["a", "b"])`` two. Texts longer than the model or
+                engine reads are truncated, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index of the first input in messages.
             on_error: ``"raise"`` raises for the first unusable input; ``"row"`` sets its ``error`` and continues.

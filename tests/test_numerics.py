@@ -30,7 +30,7 @@ from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_s
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import summarise
 from hydrant.tasks import PER_CLASS, TASKS
-from support import make_inputs, make_model, random_plan, run_cli
+from support import make_inputs, make_model, random_plan
 
 ENTROPIES = ("predictive_entropy", "expected_entropy", "mutual_information")
 TEMPERATURES = (LEAST, 1e-3, 1.0, 1e3, MOST)
@@ -169,7 +169,7 @@ def feeds() -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
 
 
-def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, feeds: Any, tmp_path: Path) -> None:
+def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, feeds: Any) -> None:
     thresholds = {"abstain": Threshold("predictive_entropy", 1.0)}
     write_calibration(Bundle.open(wide), Calibration(1e-3, thresholds, Conformal("aps", 0.1, 0.9)))
     export_onnx(wide)
@@ -184,10 +184,6 @@ def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, feeds: Any, tm
         np.testing.assert_allclose(prediction.predictive_entropy, expected.predictive_entropy, atol=1e-2)
         assert prediction.prediction_set is not None
         assert prediction.prediction_set.any(axis=1).all()
-    np.savez(tmp_path / "x.npz", **feeds)
-    done = run_cli("predict", wide, "--input", tmp_path / "x.npz", "--backend", "onnxruntime")
-    for row in map(json.loads, done.stdout.splitlines()):
-        assert 0 <= row["predictive_entropy"] <= math.log(10_000)
 
 
 def test_extreme_logits_in_the_cpp_runner(runner: Path, wide: Path, feeds: Any, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,28 +56,15 @@ def bundle(bare: Path, tensors: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (lambda _: "taylor", {"keep": 2}),
-        (lambda ood: Circuit(ood=ood), {"keep": 2, "members": 1}),
-    ],
-    ids=["taylor", "separation"],
-)
 def test_plans_of_tensors_are_those_of_the_texts(
-    method: Callable[[Any], Any],
-    options: dict[str, Any],
-    bare: Path,
-    bert_checkpoint: Path,
-    tensors: Path,
-    text_csv: Path,
+    bare: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path
 ) -> None:
     texts = list(read_examples(text_csv, None).inputs)
-    arrays = dict(np.load(tensors))
-    arrays.pop("y")
-    ood = ({name: array[::-1] for name, array in arrays.items()}, None), (texts[::-1], None)
-    mine = plan_heads(bare, tensors, method(ood[0]), **options)
-    assert mine.members == plan_heads(bert_checkpoint, text_csv, method(ood[1]), **options).members
+    arrays = {name: array[::-1] for name, array in np.load(tensors).items() if name != "y"}
+    for mine, theirs in (("taylor", "taylor"), (Circuit(ood=(arrays, None)), Circuit(ood=(texts[::-1], None)))):
+        options: dict[str, Any] = {"keep": 2, "members": 3 if mine == "taylor" else 1}
+        plan = plan_heads(bare, tensors, mine, **options)
+        assert plan.members == plan_heads(bert_checkpoint, text_csv, theirs, **options).members
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -123,21 +109,12 @@ def test_only_padding_at_the_end_is_dropped() -> None:
     assert processor.collate(items[:2])["input_ids"].shape == (2, 3)
 
 
-IDS, MASK = np.full((6, 4), 5), np.ones((6, 4), int)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"input_ids": IDS, "attention_mask": 0 * MASK}, "input 0: attention_mask"),
-        ({"input_ids": IDS, "attention_mask": MASK[:5]}, r"input_ids.*attention_mask"),
-    ],
-    ids=["masked", "lengths"],
-)
-def test_unusable_tensors_are_rejected(arrays: dict[str, Any], message: str, bundle: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", **arrays, y=np.zeros(6, int))
-    with pytest.raises(InputError, match=message):
-        hydrant.calibrate(bundle, tmp_path / "data.npz")
+def test_unusable_tensors_are_rejected(bundle: Path, tmp_path: Path) -> None:
+    ids, mask = np.full((6, 4), 5), np.ones((6, 4), int)
+    for each, message in ((0 * mask, "input 0: attention_mask"), (mask[:5], r"input_ids.*attention_mask")):
+        np.savez(tmp_path / "data.npz", input_ids=ids, attention_mask=each, y=np.zeros(6, int))
+        with pytest.raises(InputError, match=message):
+            hydrant.calibrate(bundle, tmp_path / "data.npz")
 
 
 def test_padding_keeps_its_place_above_a_trunk(bare: Path, tmp_path: Path) -> None:

@@ -232,31 +232,21 @@ def test_a_backend_that_gives_nan_is_an_error(text_bundle: Path, monkeypatch: py
             predictor.predict("hello")
 
 
-def test_a_calibration_for_another_task_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+def test_a_calibration_for_another_task_is_rejected(text_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(text_bundle, tmp_path / "bundle")
     write_calibration(Bundle.open(copy), Calibration(intervals=Intervals(0.9, 1.0, 0.1, 1.0)))
     with pytest.raises(HydrantError, match=r"calibration\.json"):
         load(copy)
 
 
-CREATION_LIBRARIES = (
-    "torch",
-    "transformers",
-    "datasets",
-    "onnx",
-    "ml_dtypes",
-    "tqdm",
-    "scipy",
-    "sklearn",
-    "matplotlib",
-)
+ABSENT = ("torch", "transformers", "datasets", "onnx", "ml_dtypes", "tqdm", "scipy", "sklearn", "matplotlib")
 """Libraries that create, tune and evaluate bundles, absent where bundles only predict."""
 
 
 def test_prediction_imports_no_library_of_bundle_creation(text_bundle: Path, image_bundle: Path) -> None:
     code = (
         "import sys\n"
-        f"sys.modules.update(dict.fromkeys({CREATION_LIBRARIES!r}))\n"
+        f"sys.modules.update(dict.fromkeys({ABSENT!r}))\n"
         "import numpy, hydrant, hydrant.runtime\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "image = numpy.zeros((20, 30, 3), numpy.uint8)\n"

@@ -14,6 +14,7 @@ import transformers
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from support import make_model, random_plan
+from test_pipeline import assert_alike
 from token_support import make_tagger, make_word_tokenizer, sentences
 
 TEXTS = ["anna smith lives in paris.", "carlna is unknownword , bert and rome", " ".join(["anna paris"] * 30), "zzz"]
@@ -33,21 +34,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
     hydrant.save_bundle(ensemble, folder / "out", load_processor(folder / "checkpoint", "text"))
     with hydrant.pipeline(folder / "out", backend="torch") as ours:
         yield theirs, ours
-
-
-def assert_alike(ours: Any, theirs: Any) -> None:
-    """Assert equal nesting, order of keys, entities and scores; ours may have more keys."""
-    if isinstance(theirs, list):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_alike(one, other)
-        return
-    assert list(ours)[: len(theirs)] == list(theirs)
-    assert {"predictive_entropy", "mutual_information", "disagreement", "energy"} <= set(ours)
-    assert type(ours["score"]) is float
-    assert ours["score"] == pytest.approx(float(theirs["score"]), abs=1e-5)
-    same = [name for name in theirs if name != "score"]
-    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
 
 
 @pytest.mark.parametrize("strategy", [None, "simple", "first", "average", "max"])

@@ -91,16 +91,12 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:
     """Reject tensors of wrong names, types or shapes."""
-    described = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+    shown = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
     if {name: each.dtype for name, each in tensors.items()} != dtypes:
-        raise InputError(
-            f"the inputs are {described}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }"
-        )
+        raise InputError(f"the inputs are {shown}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
     leading = {each.shape[: 2 if len(each.shape) == 2 else 1] for each in tensors.values()}
     if len(leading) != 1 or 0 in leading.pop():
-        raise InputError(
-            f"the inputs are {described}; expected the same batch and sequence length in all, both at least 1"
-        )
+        raise InputError(f"the inputs are {shown}; expected the same batch and sequence length (at least 1) in all")
 
 
 class DeviceArray:

@@ -93,7 +93,7 @@ class OnnxRuntimeCudaBackend(Backend):
             # without the keyword it retries on the CPU and prints a message
             session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            missing = _load_failure(self._ort, self.library)
+            missing = _load_error(self._ort, self.library)
             further = "" if missing is None else f"; its library does not load: {missing}"
             raise BackendError(
                 f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
@@ -101,9 +101,7 @@ class OnnxRuntimeCudaBackend(Backend):
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
-            reason = (
-                _load_failure(self._ort, self.library) or "its library loads, so the GPU or its driver is the cause"
-            )
+            reason = _load_error(self._ort, self.library) or "its library loads, so the GPU or driver is the cause"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
                 f"{reason}; pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
@@ -161,7 +159,7 @@ def profile_options(architecture: Architecture) -> dict[str, str]:
     return options
 
 
-def _load_failure(ort: ModuleType, library: str) -> str | None:
+def _load_error(ort: ModuleType, library: str) -> str | None:
     """The loader's error for a provider's library; ``None`` if it loads."""
     folder = Path(str(ort.__file__)).parent / "capi"
     for name, mode in (("libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL), (library, ctypes.DEFAULT_MODE)):

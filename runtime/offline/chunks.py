@@ -103,9 +103,7 @@ def open_chunks(output: Path, job: Mapping[str, Any], rows: range, size: int) ->
 def drop(output: Path, job: Mapping[str, Any]) -> None:
     """Remove the chunks of a run whose output is complete."""
     folder = folder_of(output)
-    with suppress(
-        OSError, InputError, ValueError, LookupError, TypeError
-    ):  # another run's chunks, or damaged ones, stay
+    with suppress(OSError, InputError, ValueError, LookupError, TypeError):  # damaged or other runs' chunks stay
         sweep(output.parent, output.name)
         size = json.loads((folder / DESCRIPTION).read_bytes())["chunk"]
         checkpoint = Checkpoint(folder, {**job, "chunk": size}, "prediction")
