@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +64,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return places
 
 
-def opened(source: str | Path) -> list[str]:
-    """Open a checkpoint in all ways; return the error of each way, or an empty string."""
-    ways = (load_model, load_traced, *(lambda name, kind=kind: load_processor(name, kind) for kind in READ))
-    errors = []
-    for way in ways:
-        try:
+def open_in_all_ways(source: str | Path) -> None:
+    """Open a checkpoint as every type of model and processor, and ignore errors."""
+    kinds = ("text", "image", "audio")
+    for way in (load_model, load_traced, *(partial(load_processor, modality=kind) for kind in kinds)):
+        with suppress(HydrantError):
             way(source)  # type: ignore[operator]
-            errors.append("")
-        except HydrantError as error:
-            errors.append(str(error))
-    return errors
-
-
-READ = "text", "image", "audio"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +91,7 @@ def test_nothing_that_a_checkpoint_names_is_requested(
         path = folder / file
         before = json.loads(path.read_text()) if path.is_file() else {}
         path.write_text(json.dumps({**before, **change}))
-    assert len(opened(folder)) == 5
+    open_in_all_ways(folder)
     assert not requests
 
 

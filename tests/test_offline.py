@@ -37,14 +37,10 @@ def predictor(text_bundle: Path) -> Iterator[Predictor]:
         yield opened
 
 
-def sentence(generator: random.Random) -> str:
-    return " ".join(generator.choices(WORDS, k=generator.randint(1, 9)))
-
-
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     generator = random.Random(0)
-    return [sentence(generator) for _ in range(150)]
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(150)]
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,6 @@ from support import make_inputs
 from test_distance import oracle as mahalanobis
 from token_support import TAGS, make_tagger, sentences, trained_tagger
 
-NO_BOOTSTRAP = Figures(bootstrap=0)
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -185,8 +183,8 @@ def test_ood_texts_choose_the_taps_of_the_distance(far_bundle: Path, tmp_path: P
     areas = report.density.fitted["auroc"]
     assert set(areas) == {"last", "all", "balanced"}
     assert areas[report.density.fitted["chosen"]] == max(areas.values())
-    model = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=NO_BOOTSTRAP).models[0]
-    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(model.figures)
+    evaluation = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=Figures(bootstrap=0))
+    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(evaluation.models[0].figures)
     again = hydrant.calibrate(folder, sentences(60, seed=2))
     assert again.density is not None, "without training data the distance stays"
     assert again.density.taps == report.density.taps

@@ -110,17 +110,12 @@ JSON = [
 EXPECTED = [[1, 0, -100], [0, 3, -100]]
 
 
-def lines(rows: list[dict[str, object]]) -> str:
-    return "\n".join(map(json.dumps, rows)) + "\n"
-
-
 def test_files_of_tagged_words(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(JSON))
     numbers = [{"tokens": row["tokens"], "ner_tags": tags} for row, tags in zip(JSON, EXPECTED, strict=True)]
     numbers[0]["ner_tags"] = [1, 0]
-    (tmp_path / "b.jsonl").write_text(lines(numbers))
     renamed = [{"words": row["tokens"], "pos": row["tags"]} for row in JSON]
-    (tmp_path / "c.jsonl").write_text(lines(renamed))
+    for name, rows in (("a", JSON), ("b", numbers), ("c", renamed)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     conll = "-DOCSTART- -X- O\n\nanna NNP B-PER\nlives VB O\n\nin IN O\nrome NN B-LOC\n. . O\n\n\n"
     (tmp_path / "d.conll").write_text(conll)
     (tmp_path / "e.bio").write_text("anna\tB-PER\nlives\tO\n\nin\tO\nrome\tB-LOC\n.\tO")
