@@ -90,14 +90,13 @@ class Device:
     def new_stream(self) -> int:
         return self._handle(self)
 
-    def allocate_host(self, size: int) -> int:
-        return self.allocate(size)
-
     def allocate(self, size: int) -> int:
         block = (ctypes.c_uint8 * max(size, 1))()
         with self._lock:
             self.live[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
+
+    allocate_host = allocate
 
     def free(self, handle: int) -> None:
         with self._lock:

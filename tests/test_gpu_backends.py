@@ -97,7 +97,7 @@ def test_calls_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         device.allocate(1)
 
 
-def test_cuda_bindings_have_what_is_called() -> None:
+def test_cuda_bindings_have_all_used_names() -> None:
     import re
 
     library = pytest.importorskip("cuda.bindings.runtime")
@@ -107,7 +107,7 @@ def test_cuda_bindings_have_what_is_called() -> None:
 
 
 @without_gpu
-def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tmp_path: Path) -> None:
+def test_the_installed_library_fails_without_a_gpu(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     from hydrant.build import build_engine
 
@@ -119,7 +119,7 @@ def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tm
         EngineBackend(Bundle.open(copy), "tensorrt-rtx", open_device=lambda _: Device())
 
 
-def test_the_installed_library_has_what_is_used() -> None:
+def test_the_installed_library_has_all_used_names() -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     used = {
         "Runtime": "deserialize_cuda_engine engine_host_code_allowed",

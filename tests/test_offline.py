@@ -113,7 +113,7 @@ def test_a_cursor_reads_any_range_of_rows(
 
 
 @pytest.mark.parametrize("text", ["text\na\nb\nc\n", "text\na\n"])
-def test_a_file_that_grew_or_shrank_since_it_was_counted_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_grew_or_shrank_after_the_survey_is_rejected(text: str, tmp_path: Path) -> None:
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
     first.write_text("text\na\nb\n")
     second.write_text("text\nx\ny\n")
@@ -204,7 +204,7 @@ def test_an_interrupted_run_resumes_with_identical_bytes(
     assert again.made_before
 
 
-def test_other_work_is_refused(predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path: Path) -> None:
+def test_other_work_is_rejected(predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     division = Division(output=output, shard=Shard(1, 2), chunk=16)
 

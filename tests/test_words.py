@@ -84,7 +84,7 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
 
 
-def test_words_without_a_space_before_them_are_read_as_transformers_reads_them(
+def test_words_without_a_leading_space_are_read_as_by_transformers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ModernBERT's byte-level tokenizer adds no space; RoBERTa's tokenizers for token classification do."""

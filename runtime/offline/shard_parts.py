@@ -187,7 +187,8 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     for part, job in zip(parts, jobs, strict=True):
         if changed := differences(jobs[0], job):
             raise InputError(
-                f"{part.path} and {first.path} are parts of different predictions: they differ in {listing(changed)}"
+                f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)}); "
+                "merge the parts of one prediction"
             )
     counts = Counter(part.shard.index for part in parts)
     if doubled := [part.path for part in parts if counts[part.shard.index] > 1]:
