@@ -29,11 +29,11 @@ def test_metrics_are_those_of_seqeval() -> None:
         types = sorted(
             {kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in find_spans(row)}
         )
-        known, predicted = (
+        expected, predicted = (
             [Span(text, *span) for text, row in enumerate(case[name]) for span in find_spans(row)]
             for name in ("known", "predicted")
         )
-        counts = span_counts(known, predicted, types, len(case["known"]))
+        counts = span_counts(expected, predicted, types, len(case["known"]))
         for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
 

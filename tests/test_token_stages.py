@@ -73,11 +73,11 @@ def test_held_out_metrics_are_those_of_the_original_model(checkpoint: Path) -> N
             if word is not None and word != owners[place - 1]:
                 logits.append(outputs[place])
                 labels.append(int(row[word]))
-    stacked, known = torch.stack(logits), torch.tensor(labels)
-    losses = [float(torch.nn.functional.cross_entropy(stacked / t, known)) for t in TEMPERATURES]
+    stacked, targets = torch.stack(logits), torch.tensor(labels)
+    losses = [float(torch.nn.functional.cross_entropy(stacked / t, targets)) for t in TEMPERATURES]
     single = plan.provenance["budget"]["single"]
     assert single["nll"] == pytest.approx(min(losses), abs=2e-5)
-    assert single["accuracy"] == pytest.approx(float((stacked.argmax(dim=1) == known).float().mean()), abs=1e-4)
+    assert single["accuracy"] == pytest.approx(float((stacked.argmax(dim=1) == targets).float().mean()), abs=1e-4)
 
 
 @pytest.mark.parametrize("how", [Jointly(epochs=1, learning_rate=2e-3), PerMember(epochs=1, learning_rate=2e-3)])
@@ -148,9 +148,9 @@ def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarra
 
 def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Path) -> None:
     """Classes are tags, standardised by the words of the validation data; equal on all backends."""
-    (train, tags), (known, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(12, seed=5)
+    (train, tags), (held_out, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(12, seed=5)
     labels = np.array([TAGS.index(tag) for row in tags for tag in row])
-    fitted, validation, new = (vectors(checkpoint, far_bundle, each) for each in (train, known, texts))
+    fitted, validation, new = (vectors(checkpoint, far_bundle, each) for each in (train, held_out, texts))
     expected = np.zeros(len(new))
     for tap in range(4):
         near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (validation, new))
