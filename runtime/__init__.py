@@ -1,4 +1,4 @@
-"""Running a bundle. Importing this package imports neither torch nor any backend's library."""
+"""Prediction with a bundle. Importing this package imports neither torch nor any backend's library."""
 
 from __future__ import annotations
 

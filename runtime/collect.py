@@ -1,4 +1,4 @@
-"""The outputs of a model on many inputs, reduced batch by batch to what is wanted."""
+"""A model's outputs on many inputs, reduced batch by batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def collect(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> dict[str, np.ndarray]:
-    """Run a model on inputs and gather what ``reduce`` keeps, in the order of the inputs."""
+    """Run a model and gather the arrays that ``reduce`` returns, in the order of the inputs."""
     parts, order = [], []
     for places, outputs in visit(model, processor, architecture, inputs, batch_size, progress, title):
         parts.append(reduce(outputs))
@@ -49,27 +49,27 @@ def visit(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> Iterator[tuple[np.ndarray, Arrays]]:
-    """Run a model on inputs, batch by batch, and keep nothing: places [B] in ``inputs``, and the outputs."""
+    """Run a model batch by batch; yield each batch's places [B] in ``inputs`` and its outputs."""
     for places, _, _, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
         yield places, outputs
 
 
 @dataclass(frozen=True)
 class WordOutputs:
-    """Outputs [N, …] of N words, with the index of each word's text [N] and its own in the text [N]."""
+    """Outputs [N, …] of N words, with the index of each word's text [N] and of the word in it [N]."""
 
     texts: np.ndarray
     words: np.ndarray
     outputs: dict[str, np.ndarray]
 
     def tagged(self, tags: np.ndarray) -> tuple[WordOutputs, np.ndarray]:
-        """The words that have a tag among those of every text [B, W], n of them, and these tags [n]."""
+        """The n words that have a tag in ``tags`` [B, W], and their tags [n]."""
         inside = self.words < tags.shape[1]
         own = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
         return self.take(own != IGNORED), own[own != IGNORED]
 
     def take(self, places: np.ndarray) -> WordOutputs:
-        """Some of the words."""
+        """The words at ``places``."""
         outputs = {name: array[places] for name, array in self.outputs.items()}
         return WordOutputs(self.texts[places], self.words[places], outputs)
 
@@ -83,7 +83,7 @@ def visit_words(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> Iterator[WordOutputs]:
-    """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word."""
+    """Run a token classifier batch by batch; yield the outputs at each word's first token."""
     for places, items, tensors, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
         starts = word_starts(items, tensors["input_ids"].shape[1])
         rows, columns = np.nonzero(starts != NO_WORD)
@@ -101,10 +101,10 @@ def collect_words(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> WordOutputs:
-    """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word."""
+    """Run a token classifier and gather the arrays that ``reduce`` returns for each word's first token."""
     parts = [
-        {"texts": seen.texts, "words": seen.words, **reduce(seen.outputs)}
-        for seen in visit_words(model, processor, architecture, inputs, batch_size, progress, title)
+        {"texts": batch.texts, "words": batch.words, **reduce(batch.outputs)}
+        for batch in visit_words(model, processor, architecture, inputs, batch_size, progress, title)
     ]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     texts, words = joined.pop("texts"), joined.pop("words")
@@ -120,7 +120,7 @@ def _runs(
     progress: Progress,
     title: str,
 ) -> Iterator[tuple[np.ndarray, list[Any], Arrays, Arrays]]:
-    """Batch by batch: places [B] in ``inputs``, prepared items, tensors and outputs."""
+    """Yield each batch's places [B] in ``inputs``, prepared items, tensors and outputs."""
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
@@ -129,7 +129,7 @@ def _runs(
             outputs = model.run(tensors)
             if name := next((name for name, array in outputs.items() if not np.isfinite(array).all()), None):
                 raise BackendError(
-                    f"{model.name} gave {name.replace('_', ' ')} that are not finite; check weights and inputs, or "
+                    f"{model.name} returned {name.replace('_', ' ')} that are not finite; check weights and inputs, or "
                     "compare backends with `hydrant verify`"
                 )
             yield places + start, items, tensors, outputs

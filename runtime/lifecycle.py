@@ -1,4 +1,4 @@
-"""Objects that many threads use until one of them closes it."""
+"""Objects that threads share until one thread closes them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..errors import BackendError, InputError
 
 
 class Closable(ABC):
-    """Something that is released once, after it was closed and its last use ended."""
+    """An object that is released once, after it was closed and its last use ended."""
 
-    def __init__(self, described: str) -> None:
-        self._described = described
+    def __init__(self, description: str) -> None:
+        self._description = description
         self._changed = threading.Condition()
-        self._users: list[int] = []  # the thread of every use
+        self._users: list[int] = []  # thread of every use
         self._closed = self._released = False
-        _everything.add(self)
+        _instances.add(self)
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled."""
+        """Reject pickling."""
         raise InputError(
-            f"{self._described} cannot be sent to another process; send the path of the bundle and load it there"
+            f"{self._description} cannot be sent to another process; send the path of the bundle and load it there"
         )
 
     def close(self) -> None:
-        """Release what it holds, after everything that uses it has finished, but for uses of the thread that closes."""
+        """Release the object's resources after all other threads have finished with it."""
         with self._changed:
             self._closed = True
             self._release_if_idle()
@@ -45,11 +45,11 @@ class Closable(ABC):
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Keep it open meanwhile; a use within another one of the same thread still begins after ``close``."""
+        """Keep the object open during the block; nested uses of a thread may begin after ``close``."""
         thread = threading.get_ident()
         with self._changed:
             if self._closed and thread not in self._users:
-                raise BackendError(f"{self._described} was closed; load the bundle again")
+                raise BackendError(f"{self._description} was closed; load the bundle again")
             self._users.append(thread)
         try:
             yield
@@ -66,14 +66,14 @@ class Closable(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Give back what it holds; called once, while nothing uses it."""
+        """Free the resources; called once, while the object is unused."""
 
 
-_everything: weakref.WeakSet[Closable] = weakref.WeakSet()
+_instances: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def _in_forked_process() -> None:
-    for each in list(_everything):  # of all threads this one alone goes on, and none holds the lock
+    for each in list(_instances):  # only this thread survives the fork, and no thread holds the lock
         each._changed = threading.Condition()
         each._users = [thread for thread in each._users if thread == threading.get_ident()]
 

@@ -1,4 +1,4 @@
-"""Opening a bundle for prediction: what is checked before the first input."""
+"""Opening a bundle for prediction, with all checks before the first input."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
-    """``threads`` within one run, if the machine has use for as many; ``None`` stays."""
+    """Validate ``threads`` (``None`` stays ``None``)."""
     most = 4 * (os.cpu_count() or 1)
     if threads is not None and not is_whole(threads, 1, most):
-        raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")
+        raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}, four times the cores of this machine")
     return None if threads is None else int(threads)
 
 
@@ -37,70 +37,74 @@ def load(
     """Open a bundle for prediction.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
+        bundle: folder of a bundle. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle; ``"auto"`` is the first that works. One of ``"tensorrt"``,
             ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
             and ``"torch"``.
-        threads: threads within one run; without it the backend's default.
-        precision: precision of the graph; without it that of the backend's choice.
-        trust: PEM file with the public key, or the issuers' certificates, that the bundle must be signed by. Without
-            it the manifest is believed.
+        threads: CPU threads per run (default: the backend's own).
+        precision: precision of the graph (default: the backend's first choice).
+        trust: PEM file with the public key, or issuer certificates, that must have signed the bundle. Without it
+            the signature is not checked.
 
     Raises:
-        BackendError: unknown backend, or none can run.
+        BackendError: the backend is unknown, or no backend can run.
         MissingExtraError: the named backend's library, or for ``trust`` model-signing, is not installed.
-        BundleError: the bundle is missing, altered or malformed, not signed as asked, or one of its graphs
-            contradicts it.
+        BundleError: the bundle is missing, altered, malformed or not signed as required; one of its graphs
+            contradicts it; or its calibration is for another task.
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     options = backend, checked_threads(threads), precision, trust
-    before, found = resolve(bundle).state(), resolve(bundle)
+    before, source = resolve(bundle).state(), resolve(bundle)
     try:
-        predictor = _opened(found, *options)
+        predictor = _open_once(source, *options)
     except HydrantError:
-        if found.state() == before:
+        if source.state() == before:
             raise
     else:
-        if found.state() == before:
+        if source.state() == before:
             return predictor
-        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
-    with found.kept() as still:
-        return _opened(still, *options)
+        predictor.close()  # another process changed files meanwhile: old and new may be mixed
+    with source.kept() as locked:
+        return _open_once(locked, *options)
 
 
-def _opened(
+def _open_once(
     bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
 ) -> Predictor:
-    """A predictor of a bundle as its manifest was read; warns if it failed its last verification."""
+    """Open a bundle; warn if the backend failed the last verification."""
     if trust is not None:
         check_signature(bundle, trust)
     architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
-            "make it again with `hydrant fuse`"
+            "recreate it with `hydrant fuse`"
         )
     check_all_graphs(bundle)
-    opened, fallbacks = open_backend(bundle, backend, threads, precision)
+    running, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
-        predictor = Predictor(bundle, architecture, opened, fallbacks)
-        if failure := _failure(bundle, f"{opened.name} {opened.precision}"):
-            log.warning("%s", failure, extra={"always": True})  # of each bundle, whatever was said of another
+        predictor = Predictor(bundle, architecture, running, fallbacks)
+        fitted = predictor.calibration
+        entries = {"classification": fitted.conformal, "score": fitted.intervals, "multi_label": fitted.labels}
+        if any(entry is not None and task != predictor.task for task, entry in entries.items()):
+            raise BundleError(f"calibration.json of {bundle.path} is for another task; run `hydrant calibrate` again")
+        if failure := _failure(bundle, f"{running.name} {running.precision}"):
+            log.warning("%s", failure, extra={"always": True})  # for each bundle, even if repeated
         return predictor
     except BaseException:
-        opened.close()
+        running.close()
         raise
 
 
-def _failure(bundle: Bundle, opened: str) -> str:
-    """A warning if a backend and its precision did not pass the last verification of these files."""
+def _failure(bundle: Bundle, backend: str) -> str:
+    """Return a warning if a backend (with its precision) failed the last verification of these files."""
     try:
         last = Verification.of(bundle)
     except BundleError:
         return f"the last verification of {bundle.path} cannot be read; {REMEDY}"
-    if last is None or not last.current or opened not in last.failed:
+    if last is None or not last.current or backend not in last.failed:
         return ""
     return (
-        f"{opened} failed the last verification of {bundle.path} (against {last.reference}, {last.inputs}): its "
-        "answers differ from the reference by more than the gates allow; `hydrant verify` says by how much"
+        f"{backend} failed the last verification of {bundle.path} (against {last.reference}, {last.inputs}): its "
+        "answers differ from the reference by more than the gates allow; run `hydrant verify` for the differences"
     )

@@ -1,4 +1,4 @@
-"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers, by its rules; its answers contain more."""
+"""``hydrant.pipeline``: a drop-in replacement for a transformers pipeline, with uncertainties in the answers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .prediction import Prediction, shortest
 from .predictor import BATCH_SIZE, Predictor
 from .word_predictions import Aggregation, aggregated, flat, worst
 
-UNASKED = "unasked"
-"""Default of ``top_k``: pipelines of transformers then answer in another shape."""
+DEFAULT_TOP_K = "unasked"
+"""Default of ``top_k``, which changes the nesting of the answers, as in transformers."""
 
-MAX_LABELS = 5  # of an image or sound without ``top_k``, as in transformers
+MAX_LABELS = 5  # for images and sounds without ``top_k``, as in transformers
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
     "score": ("one score", ("sigmoid", "none")),
     "multi_label": ("the mean of its members' sigmoids, and no logits", ("sigmoid",)),
 }
-"""Task of a bundle → its output, and the values of ``function_to_apply`` that it takes."""
+"""Task → its output, and the values of ``function_to_apply`` that it supports."""
 
 AGGREGATIONS: dict[str, Aggregation] = {"simple": "first", "first": "first", "average": "mean", "max": "max"}
 
@@ -44,42 +44,42 @@ def pipeline(
     precision: Precision | None = None,
     threads: int | None = None,
     trust: str | Path | None = None,
-    top_k: int | str | None = UNASKED,
+    top_k: int | str | None = DEFAULT_TOP_K,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
     aggregation_strategy: str = "none",
     ignore_labels: Sequence[str] | None = None,
 ) -> Pipeline | TokenPipeline:
-    """Open a bundle in the place of ``transformers.pipeline("text-classification")``, or that of images or sounds.
+    """Open a bundle as a replacement for ``transformers.pipeline``: text, image, audio or token classification.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: as of ``load``.
-        precision: as of ``load``.
-        threads: as of ``load``.
-        trust: as of ``load``.
-        top_k: labels in each answer, the most probable first; ``None`` for all. Without it the best one for a text,
-            and five for an image or a sound.
-        batch_size: inputs per run; without it 32, and 1 for streams, whose answers then wait for no further input.
-        function_to_apply: as of ``Pipeline.__call__``.
-        aggregation_strategy: of a model that tags tokens, as of ``TokenPipeline``.
-        ignore_labels: of a model that tags tokens, as of ``TokenPipeline``.
+        bundle: folder of a bundle, or an open ``Bundle``.
+        backend: as in ``load``.
+        precision: as in ``load``.
+        threads: as in ``load``.
+        trust: as in ``load``.
+        top_k: labels in each answer, the most probable first; ``None`` for all (default: one for a text, five for an
+            image or a sound).
+        batch_size: inputs per run (default: 32, and 1 for streams, so that no answer waits for later inputs).
+        function_to_apply: as in ``Pipeline.__call__``.
+        aggregation_strategy: for token classification, as in ``TokenPipeline``.
+        ignore_labels: for token classification, as in ``TokenPipeline``.
 
     Returns:
-        A ``Pipeline``, or of a model that tags tokens a ``TokenPipeline``.
+        A ``Pipeline``, or for token classification a ``TokenPipeline``.
 
     Raises:
-        InputError: an option that cannot be used, or is of another task.
-        BackendError, MissingExtraError, BundleError: as of ``load``.
+        InputError: an option is invalid, or is for another task.
+        BackendError, MissingExtraError, BundleError: as in ``load``.
     """
     predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust)
     try:
         if predictor.task == "tokens":
-            if top_k != UNASKED or function_to_apply is not None:
-                raise InputError("top_k and function_to_apply are not for models that tag tokens; leave them out")
+            if top_k != DEFAULT_TOP_K or function_to_apply is not None:
+                raise InputError("top_k and function_to_apply are not for token classification; omit them")
             return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
         if aggregation_strategy != "none" or ignore_labels is not None:
-            raise InputError("aggregation_strategy and ignore_labels are for models that tag tokens; leave them out")
+            raise InputError("aggregation_strategy and ignore_labels are for token classification; omit them")
         return Pipeline(predictor, top_k, batch_size, function_to_apply)
     except BaseException:
         predictor.close()
@@ -87,13 +87,13 @@ def pipeline(
 
 
 class _Pipeline:
-    """Answers one input, many, or a stream of them."""
+    """Answers one input, many inputs or a stream."""
 
     def __init__(self, predictor: Predictor, batch_size: int | None) -> None:
         self.predictor, self._batch_size = predictor, batch_size
 
     def close(self) -> None:
-        """Release the bundle's backend; a stream that is being read ends with an error."""
+        """Release the bundle's backend; open streams end with an error."""
         self.predictor.close()
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class _Pipeline:
         self.close()
 
     def _all(self, inputs: Any, whole: bool, batch_size: int | None, *options: Any) -> Any:
-        """A list of answers to a list or an array of inputs, a lazy iterator for other inputs."""
+        """A list of answers if ``whole``, else a lazy iterator."""
         size = batch_size or self._batch_size
         if whole:
             return self._answers(inputs, 0, size or BATCH_SIZE, *options)
@@ -121,28 +121,28 @@ class _Pipeline:
 
 
 class Pipeline(_Pipeline):
-    """Answers as a pipeline of transformers: its keys ``label`` and ``score``, in the same nesting.
+    """Answers like a transformers pipeline: the keys ``label`` and ``score`` in the same nesting.
 
-    Every answer also has the input's uncertainties and decisions under the names of ``Prediction``:
+    Every answer also has the uncertainties and decisions of ``Prediction`` that the bundle supports:
     ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``, ``energy``, ``distance``,
-    ``abstain``, ``out_of_distribution`` and ``prediction_set``, as far as the bundle has them; of a model of one output
-    ``score_variance``, ``interval_low`` and ``interval_high``. Safe to use from many threads.
+    ``abstain``, ``out_of_distribution`` and ``prediction_set``; for regression ``score_variance``, ``interval_low``
+    and ``interval_high``. Thread-safe.
 
     Args:
-        predictor: that predicts; closed with the pipeline.
-        top_k: as of :func:`pipeline`.
-        batch_size: as of :func:`pipeline`.
-        function_to_apply: as of :func:`pipeline`.
+        predictor: predictor to use; closed with the pipeline.
+        top_k: as in :func:`pipeline`.
+        batch_size: as in :func:`pipeline`.
+        function_to_apply: as in :func:`pipeline`.
 
     Attributes:
-        predictor: the same.
+        predictor: the predictor.
         task: ``"text-classification"``, ``"image-classification"`` or ``"audio-classification"``.
     """
 
     def __init__(
         self,
         predictor: Predictor,
-        top_k: int | str | None = UNASKED,
+        top_k: int | str | None = DEFAULT_TOP_K,
         batch_size: int | None = None,
         function_to_apply: str | None = None,
     ) -> None:
@@ -150,7 +150,7 @@ class Pipeline(_Pipeline):
         _check_top_k(top_k)
         if predictor.task not in FUNCTIONS:
             gives = TASKS[predictor.task].gives
-            raise InputError(f"this pipeline classifies whole inputs, and this bundle gives {gives}; use TokenPipeline")
+            raise InputError(f"Pipeline classifies whole inputs, but this bundle returns {gives}; use TokenPipeline")
         self.task = f"{predictor.modality}-classification"
         self._top_k, self._function = top_k, function_to_apply
         self._squashes(function_to_apply)
@@ -162,7 +162,7 @@ class Pipeline(_Pipeline):
         self,
         inputs: Any,
         *,
-        top_k: int | str | None = UNASKED,
+        top_k: int | str | None = DEFAULT_TOP_K,
         batch_size: int | None = None,
         function_to_apply: str | None = None,
         truncation: bool = True,
@@ -171,19 +171,18 @@ class Pipeline(_Pipeline):
 
         Args:
             inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
-                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of
-                these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
-                it is asked.
-            top_k: as of :func:`pipeline`.
-            batch_size: as of :func:`pipeline`.
-            function_to_apply: ``"softmax"``, which classes have anyway, as labels of a multi-label model have
-                ``"sigmoid"``; of a model of one output ``"sigmoid"`` or ``"none"``. Without it as transformers: a
-                sigmoid, but for checkpoints that call themselves regressions.
-            truncation: texts are always cut to what the model reads; anything but ``True`` is refused.
+                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of these. A list or
+                an array returns a list; a generator or data set returns a lazy iterator.
+            top_k: as in :func:`pipeline`.
+            batch_size: as in :func:`pipeline`.
+            function_to_apply: ``"sigmoid"`` or ``"none"`` for regression (default: ``"none"`` if the checkpoint's
+                ``problem_type`` is regression, else ``"sigmoid"``). Other tasks accept only what they always apply:
+                ``"softmax"`` for classes, ``"sigmoid"`` for multi-label.
+            truncation: must be ``True``: long texts are always truncated.
 
         Returns:
-            For a text ``[answer]``, for a dict ``answer``, in a list or stream ``answer`` for each; with ``top_k``, and
-            for images and sounds, a list of answers in the place of each. So does transformers.
+            ``[answer]`` for a text, ``answer`` for a dict and for each item of a list or stream. With ``top_k``, and
+            for images and sounds, each answer is a list. The nesting is that of transformers.
 
         Raises:
             InputError: an input or option cannot be used.
@@ -192,11 +191,11 @@ class Pipeline(_Pipeline):
         _check_top_k(top_k)
         if truncation is not True:
             raise InputError(f"truncation is {cut(truncation)}; expected True: long texts are always truncated")
-        unasked = top_k == UNASKED
-        options = self._top_k if unasked else top_k, self._squashes(function_to_apply or self._function)
+        by_default = top_k == DEFAULT_TOP_K
+        options = self._top_k if by_default else top_k, self._squashes(function_to_apply or self._function)
         if self._is_one(inputs):
             (answer,) = self._answers([inputs], 0, 1, *options)
-            return [answer] if isinstance(inputs, str) and unasked and self.predictor.modality == "text" else answer
+            return [answer] if isinstance(inputs, str) and by_default and self.predictor.modality == "text" else answer
         return self._all(inputs, _is_whole(inputs), batch_size, *options)
 
     def _is_one(self, inputs: Any) -> bool:
@@ -211,19 +210,20 @@ class Pipeline(_Pipeline):
         return pair or one or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _squashes(self, function: str | None) -> bool:
-        """Whether the bundle's score still goes through a sigmoid."""
+        """Return True if the bundle's score needs a sigmoid."""
         gives, allowed = FUNCTIONS[self.predictor.task]
         name = None if function is None else str(function).lower()
         if name is not None and name not in allowed:
             raise InputError(
-                f"function_to_apply is {cut(function)}, and this bundle gives {gives}; expected {' or '.join(allowed)}"
+                f"function_to_apply is {cut(function)}, but this bundle returns {gives}; "
+                f"expected {' or '.join(allowed)}"
             )
         if self.predictor.task != "score":
             return False
         if self.predictor.activation != "sigmoid":
             return name == "sigmoid" or (name is None and not self.predictor.regression)
         if name == "none":
-            raise InputError("function_to_apply is 'none', but the model itself ends in a sigmoid; leave it out")
+            raise InputError("function_to_apply is 'none', but the model itself ends in a sigmoid; omit it")
         return False
 
     def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
@@ -234,7 +234,7 @@ class Pipeline(_Pipeline):
             scores = (_sigmoid(prediction.score) if squash else prediction.score)[:, None]
         else:
             scores = prediction.probabilities
-        alone = top_k == UNASKED and self.predictor.modality == "text"
+        alone = top_k == DEFAULT_TOP_K and self.predictor.modality == "text"
         count = _count(top_k, self.predictor.modality)
         answers: list[Any] = []
         for row, values in zip(rows, scores, strict=True):
@@ -245,26 +245,26 @@ class Pipeline(_Pipeline):
 
 
 class TokenPipeline(_Pipeline):
-    """Answers as the token classification pipeline of transformers: the same keys in the same nesting, and more.
+    """Answers like the token classification pipeline of transformers: the same keys in the same nesting.
 
-    Each answer also has ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``,
-    ``energy``, ``distance``, ``abstain`` and ``out_of_distribution``, as far as the bundle has them. Safe to use from
-    many threads.
+    Each answer also has the uncertainties and decisions that the bundle supports: ``predictive_entropy``,
+    ``expected_entropy``, ``mutual_information``, ``disagreement``, ``energy``, ``distance``, ``abstain`` and
+    ``out_of_distribution``. Thread-safe.
 
     Args:
-        predictor: that predicts; closed with the pipeline.
-        aggregation_strategy: ``"none"`` for tokens; ``"simple"`` for entities of tokens; ``"first"``, ``"average"`` or
-            ``"max"`` for entities of words, each with what its first token says, with the mean of its tokens'
-            probabilities, or with what its most probable token says.
-        ignore_labels: left out of the answers; without it ``"O"``.
-        batch_size: inputs per run; without it 32, and 1 for streams.
+        predictor: predictor to use; closed with the pipeline.
+        aggregation_strategy: ``"none"`` for tokens; ``"simple"`` for entities of tokens; for entities of words
+            ``"first"``, ``"average"`` or ``"max"``: the prediction of a word's first token, the mean of its tokens'
+            probabilities, or the prediction of its most confident token.
+        ignore_labels: labels to leave out of the answers (default: ``"O"``).
+        batch_size: inputs per run (default: 32, and 1 for streams).
 
     Attributes:
-        predictor: the same.
+        predictor: the predictor.
         task: ``"token-classification"``.
 
     Raises:
-        InputError: a bundle of another task, or an unknown option.
+        InputError: the bundle is for another task, or an option is unknown.
     """
 
     task = "token-classification"
@@ -279,7 +279,7 @@ class TokenPipeline(_Pipeline):
         super().__init__(predictor, batch_size)
         if predictor.task != "tokens":
             gives = TASKS[predictor.task].gives
-            raise InputError(f"this pipeline needs a model that tags tokens, and this gives {gives}")
+            raise InputError(f"TokenPipeline needs a token classification model, but this one returns {gives}")
         self._strategy, self._ignored = _strategy(aggregation_strategy), _ignored(ignore_labels)
 
     def __call__(
@@ -295,15 +295,15 @@ class TokenPipeline(_Pipeline):
 
         Args:
             inputs: a text, a list of texts, or a generator or data set of them.
-            aggregation_strategy: as of :class:`TokenPipeline`.
-            ignore_labels: as of :class:`TokenPipeline`.
-            batch_size: as of :class:`TokenPipeline`.
-            is_split_into_words: a text is a list of its words.
+            aggregation_strategy: as in :class:`TokenPipeline`.
+            ignore_labels: as in :class:`TokenPipeline`.
+            batch_size: as in :class:`TokenPipeline`.
+            is_split_into_words: each text is a list of its words.
 
         Returns:
-            For a text a list of answers, for a list of texts, or the words of one, a list of these; for a stream an
-            iterator. A token has ``entity``, ``score``, ``index``, ``word``, ``start`` and ``end``; an entity
-            ``entity_group`` in place of ``entity``, and no ``index``.
+            A list of answers for a text; a list of such lists for many texts or for one list of words; an iterator for
+            a stream. A token has ``entity``, ``score``, ``index``, ``word``, ``start`` and ``end``. An entity has
+            ``entity_group`` instead of ``entity``, and no ``index``.
 
         Raises:
             InputError: an input or option cannot be used.
@@ -317,7 +317,7 @@ class TokenPipeline(_Pipeline):
         return self._all(inputs, isinstance(inputs, list | tuple | np.ndarray), batch_size, *options)
 
     def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
-        """Answers of texts; a blank text has no tokens, and so no answers."""
+        """The answers for texts; a blank text has none."""
         strategy, ignored = options
         texts = [list(text) if is_words(text) else text for text in inputs]
         prediction = self.predictor.predict(texts, batch_size=size, first=first, on_error="row")
@@ -341,17 +341,17 @@ class TokenPipeline(_Pipeline):
             answers.append([answer for answer in each if answer[key] not in ignored])
         return answers
 
-    def _tokens(self, found: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
+    def _tokens(self, tokens: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
         labels = self.predictor.labels
         return [
             {
-                "entity": labels[found.label[at]],
-                "score": float(found.confidence[at]),
+                "entity": labels[tokens.label[at]],
+                "score": float(tokens.confidence[at]),
                 "index": place,
                 "word": piece.token,
                 "start": piece.start,
                 "end": piece.end,
-                **_known(found, [at]),
+                **_scores_at(tokens, [at]),
             }
             for at, (place, piece) in enumerate(zip(places, pieces, strict=True))
         ]
@@ -362,36 +362,36 @@ class TokenPipeline(_Pipeline):
         simple, joined = strategy == "simple", self.predictor.joined
         units = _groups(len(pieces), lambda at: not simple and pieces[at].continues)
         of_units = [np.array([places[at] for at in unit]) for unit in units]
-        found = aggregated(tokens, of_units, AGGREGATIONS[strategy], self.predictor.calibration)
-        labels = [self.predictor.labels[label] for label in found.label]
+        words = aggregated(tokens, of_units, AGGREGATIONS[strategy], self.predictor.calibration)
+        labels = [self.predictor.labels[label] for label in words.label]
         texts = [pieces[unit[0]].token if simple else joined([pieces[at].token for at in unit]) for unit in units]
         return [
             {
                 "entity_group": labels[run[0]].split("-", 1)[-1],
-                "score": float(np.mean(found.confidence[run])),
+                "score": float(np.mean(words.confidence[run])),
                 "word": joined([texts[at] for at in run]),
                 "start": pieces[units[run[0]][0]].start,
                 "end": pieces[units[run[-1]][-1]].end,
-                **_known(found, run),
+                **_scores_at(words, run),
             }
-            for run in _groups(len(labels), lambda at: _goes_on(labels[at - 1], labels[at]))
+            for run in _groups(len(labels), lambda at: _is_continued(labels[at - 1], labels[at]))
         ]
 
 
 def _check_top_k(top_k: Any) -> None:
-    if top_k is not None and top_k != UNASKED and not is_whole(top_k, 1):
+    if top_k is not None and top_k != DEFAULT_TOP_K and not is_whole(top_k, 1):
         raise InputError(f"top_k is {cut(top_k)}; expected a whole number, 1 or more, or None")
 
 
 def _count(top_k: Any, modality: str) -> int | None:
-    """Labels in an answer; ``None`` for all, but for images, whose pipelines take ``None`` for five."""
-    if top_k == UNASKED:
+    """Labels in an answer; ``None`` means all, and five for images, as in transformers."""
+    if top_k == DEFAULT_TOP_K:
         return 1 if modality == "text" else MAX_LABELS
     return MAX_LABELS if top_k is None and modality == "image" else top_k
 
 
 def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
-    """A row without what an answer has by itself; an interval goes through the sigmoid that its score went through."""
+    """The other fields of a row; an interval gets the same sigmoid as its score."""
     more = {name: value for name, value in row.items() if name not in ("index", "label", "score", "confidence")}
     for end in ("interval_low", "interval_high"):
         if squash and end in more:
@@ -405,7 +405,7 @@ def _sigmoid(values: np.ndarray) -> np.ndarray:
 
 
 def _is_whole(inputs: Any) -> bool:
-    """Whether inputs are in memory: lists, arrays, ready tensors, and tables but those of ``datasets``."""
+    """Return True for inputs in memory: lists, arrays, ready tensors, and tables except those of ``datasets``."""
     listed = isinstance(inputs, list | tuple | np.ndarray | Mapping) or is_tensor(inputs)
     return listed or type(inputs).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
 
@@ -423,18 +423,18 @@ def _ignored(labels: Sequence[str] | None) -> frozenset[str]:
 
 
 def _groups(count: int, continues: Callable[[int], bool]) -> list[list[int]]:
-    """Places in groups, each with the following places that continue it."""
+    """Consecutive places in groups; a place that continues the one before joins its group."""
     starts = [at for at in range(count) if at == 0 or not continues(at)]
     return [list(range(start, end)) for start, end in pairwise([*starts, count])]
 
 
-def _goes_on(before: str, label: str) -> bool:
-    """Whether a label is of the same type as the one before; a ``B-`` begins a new run."""
+def _is_continued(before: str, label: str) -> bool:
+    """Return True if a label continues the entity of the label before; ``B-`` begins a new one."""
     kind = before[2:] if before.startswith(("B-", "I-")) else before
     return not label.startswith("B-") and kind == label.removeprefix("I-")
 
 
-def _known(found: Prediction, places: list[int]) -> dict[str, Any]:
+def _scores_at(prediction: Prediction, places: list[int]) -> dict[str, Any]:
     """The uncertainties and decisions of some tokens or words, without ``None``."""
-    known = {name: value for name, value in worst(found, places).items() if value is not None}
-    return {name: value if isinstance(value, bool) else shortest(np.float32(value)) for name, value in known.items()}
+    scores = {name: value for name, value in worst(prediction, places).items() if value is not None}
+    return {name: value if isinstance(value, bool) else shortest(np.float32(value)) for name, value in scores.items()}

@@ -1,4 +1,4 @@
-"""Predictions: the outputs of a model, the decisions that a calibration makes of them, and their rows."""
+"""Predictions: a model's outputs, the calibration's decisions, and JSON rows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
 from ..tasks import DISTANCE, TASKS, TaskName
 
-MEMBERS = TASKS["tokens"].member_output  # the one field of tokens whose second axis is not theirs
+MEMBERS = TASKS["tokens"].member_output  # the only token field whose second axis is not T
 FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
 
-Given = np.ndarray | Any  # the predictions of some tasks always have such an array, the others never do
+TaskArray = np.ndarray | Any  # present for some tasks, None for the others
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model answers and how sure it is, for B inputs; the first axis of every array is the batch.
+    """Answers and uncertainties for B inputs; the first axis of every array is the batch.
 
-    A classifier gives averaged probabilities and the uncertainties of its classes, up to ``energy``; a model of one
-    output gives a ``score`` and what follows it. A multi-label model gives a probability of each label, which do not
-    exclude each other, without ``label``, ``confidence`` and ``disagreement``: entropies, mutual information and energy
-    are sums over its labels, and it has ``assigned`` and what follows. What other kinds give is ``None``.
+    The task decides which fields are set; all others are ``None``:
 
-    A model that tags tokens gives what a classifier gives, for each token: every array has an axis T behind B
-    (``probabilities`` [B, T, C], ``label`` and the scores [B, T], ``member_probabilities`` [B, M, T, C]), and ``mask``
-    says which tokens are real. At the others stands NaN, and −1 for the label. ``predictor.words`` and
-    ``predictor.spans`` make words and spans of it.
+    - Classification: averaged probabilities and the uncertainties up to ``energy``.
+    - Regression: ``score`` and the fields after it.
+    - Multi-label: an independent probability for each label, ``assigned`` and the fields after it. Entropies, mutual
+      information and energy are sums over the labels; ``label``, ``confidence`` and ``disagreement`` are ``None``.
+    - Token classification: the fields of classification with an axis T after B (``probabilities`` [B, T, C], ``label``
+      and scores [B, T], ``member_probabilities`` [B, M, T, C]). ``mask`` marks the real tokens; the others hold NaN,
+      and −1 for the label. ``predictor.words`` and ``predictor.spans`` aggregate the tokens.
 
     Attributes:
         probabilities: [B, C] float32, mean of the members' softmax outputs, or of their sigmoids.
@@ -44,38 +44,38 @@ class Prediction:
         expected_entropy: [B] float32, nats: aleatoric part, mean_m H(p_m).
         mutual_information: [B] float32, nats, ≥ 0: epistemic part, the difference of the two.
         disagreement: [B] float32, share of members whose argmax differs from the ensemble's.
-        energy: [B] float32, nats: −mean_m log Σ exp z_m without temperature (Liu et al. 2020); ``None`` from a graph of
+        energy: [B] float32, nats: −mean_m log Σ exp z_m without temperature (Liu et al. 2020); ``None`` for graphs of
             hydrant 0.1.
-        distance: [B] float32, how far the input's features lie from the training data, in standard deviations of
+        distance: [B] float32, distance of the input's features to the training data, in standard deviations of
             validation data; ``None`` until `hydrant calibrate --fit` has fitted it.
-        abstain: [B] bool, or ``None`` when the bundle holds no abstention threshold.
-        out_of_distribution: [B] bool, or ``None`` when it holds no threshold for that.
-        member_probabilities: [B, M, C] float32, or ``None`` when the backend does not give them.
-        prediction_set: [B, C] bool, the classes of each input's conformal set, or ``None`` when the bundle was not
+        abstain: [B] bool, or ``None`` without an abstention threshold.
+        out_of_distribution: [B] bool, or ``None`` without an OOD threshold.
+        member_probabilities: [B, M, C] float32, or ``None`` if the backend does not return them.
+        prediction_set: [B, C] bool, classes of each input's conformal set, or ``None`` if the bundle was not
             calibrated for sets.
-        error: [B] of ``str`` or ``None``, why an input could not be used; ``None`` when such an input raises. All else
-            of a failed input is blank: NaN, ``label`` −1, an empty set, not flagged; ``abstain`` is true.
+        error: [B] of ``str`` or ``None``, the reason why an input failed; ``None`` if failures raise. The other fields
+            of a failed input are blank: NaN, ``label`` −1, an empty set, not flagged; ``abstain`` is true.
         score: [B] float32, mean of the members' scores, after the model's own activation.
-        score_variance: [B] float32, ≥ 0, of the members' scores around it.
-        interval_low, interval_high: [B] float32, ends of each input's conformal interval, or ``None`` when the bundle
+        score_variance: [B] float32, ≥ 0, variance of the members' scores.
+        interval_low, interval_high: [B] float32, ends of each input's conformal interval, or ``None`` if the bundle
             was not calibrated for intervals.
-        member_scores: [B, M] float32, or ``None`` when the backend does not give them.
-        mask: [B, T] bool, of tokens: which are real, special tokens among them; no padding.
-        words: [B, T] int64, index of the word that each token belongs to, −1 for none; ``None`` for ready tensors.
-        offsets: [B, T, 2] int64, first character of each token and the one behind its last, of words given as a list in
-            these joined by spaces; ``None`` for ready tensors.
-        assigned: [B, C] bool, the labels whose probability lies above their threshold, which is 0.5 before calibration.
+        member_scores: [B, M] float32, or ``None`` if the backend does not return them.
+        mask: [B, T] bool, true for real tokens, special tokens included; false for padding.
+        words: [B, T] int64, index of each token's word, −1 without a word; ``None`` for ready tensors.
+        offsets: [B, T, 2] int64, start and end (exclusive) of each token in characters; for a list of words in their
+            text joined by spaces. ``None`` for ready tensors.
+        assigned: [B, C] bool, labels whose probability exceeds their threshold, which is 0.5 before calibration.
         label_entropy: [B, C] float32, nats: total uncertainty of each label.
         label_mutual_information: [B, C] float32, nats, ≥ 0: its epistemic part.
     """
 
-    probabilities: Given
-    label: Given
-    confidence: Given
-    predictive_entropy: Given
-    expected_entropy: Given
-    mutual_information: Given
-    disagreement: Given
+    probabilities: TaskArray
+    label: TaskArray
+    confidence: TaskArray
+    predictive_entropy: TaskArray
+    expected_entropy: TaskArray
+    mutual_information: TaskArray
+    disagreement: TaskArray
     energy: np.ndarray | None = None
     distance: np.ndarray | None = None
     abstain: np.ndarray | None = None
@@ -83,32 +83,32 @@ class Prediction:
     member_probabilities: np.ndarray | None = None
     prediction_set: np.ndarray | None = None
     error: np.ndarray | None = None
-    score: Given = None
-    score_variance: Given = None
+    score: TaskArray = None
+    score_variance: TaskArray = None
     interval_low: np.ndarray | None = None
     interval_high: np.ndarray | None = None
     member_scores: np.ndarray | None = None
     mask: np.ndarray | None = None
     words: np.ndarray | None = None
     offsets: np.ndarray | None = None
-    assigned: Given = None
-    label_entropy: Given = None
-    label_mutual_information: Given = None
+    assigned: TaskArray = None
+    label_entropy: TaskArray = None
+    label_mutual_information: TaskArray = None
 
     def __len__(self) -> int:
         return len(self._answer)
 
     @property
     def _answer(self) -> np.ndarray:
-        """The label, the score of a model of one output, or the probabilities of a multi-label one, [B, …]."""
+        """The label, the score, or the probabilities of a multi-label model, [B, …]."""
         return next(each for each in (self.label, self.score, self.probabilities) if each is not None)
 
     def __getitem__(self, index: Any) -> Prediction:
-        """Some of the inputs, of which there may be one: an index, a slice or an array as NumPy takes them."""
+        """Select inputs by an index, slice or array, as in NumPy."""
         return self.take(np.atleast_1d(np.arange(len(self))[index]))
 
     def __repr__(self) -> str:
-        """One line, without the arrays."""
+        """A one-line summary."""
         count = f"{len(self)} input{'' if len(self) == 1 else 's'}"
         if self.score is not None:
             parts = [f"scores of {count}"]
@@ -128,7 +128,7 @@ class Prediction:
 
     @property
     def task(self) -> TaskName:
-        """What was asked, by the fields that are there."""
+        """The task, inferred from the fields that are set."""
         if self.score is not None:
             return "score"
         if self.mask is not None:
@@ -136,31 +136,31 @@ class Prediction:
         return "classification" if self.label_entropy is None else "multi_label"
 
     def to_dict(self) -> dict[str, np.ndarray]:
-        """The arrays that are there, by name."""
+        """The arrays that are set, by name."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
     def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One JSON-ready dict for each input: label or labels by name, or score, the uncertainties and the decisions.
+        """One JSON-ready dict for each input: named labels or score, uncertainties and decisions.
 
         Args:
-            labels: class names (``predictor.labels``); not read for scores.
+            labels: class names (``predictor.labels``); unused for scores.
 
         Raises:
-            InputError: a prediction of tokens, whose words and spans ``predictor.rows`` gives; or another number of
-                names than classes.
+            InputError: this is a prediction of tokens (use ``predictor.rows``), or the number of names differs from
+                the number of classes.
         """
         if self.mask is not None:
-            raise InputError("this prediction is of tokens, whose rows are made by predictor.rows(prediction)")
+            raise InputError("this prediction is of tokens; use predictor.rows(prediction) instead")
         if self.score is None and len(labels) != self.probabilities.shape[1]:
             raise InputError(
-                f"there are {len(labels)} labels for {self.probabilities.shape[1]} classes; expected a name for each "
+                f"got {len(labels)} labels for {self.probabilities.shape[1]} classes; expected one name for each class "
                 "(predictor.labels)"
             )
         return prediction_rows(self, None, labels)
 
     @property
     def failed(self) -> np.ndarray:
-        """[B] bool, which inputs could not be used."""
+        """[B] bool, true for inputs that could not be used."""
         if self.mask is not None:
             return np.asarray(~self.mask.any(axis=1))
         if self.label is not None:
@@ -168,14 +168,14 @@ class Prediction:
         return np.asarray(np.isnan(self.predictive_entropy if self.score is None else self.score))
 
     def not_finite(self) -> str | None:
-        """The first output that holds NaN or infinity, in words; ``None`` where none does."""
+        """Name of the first output with NaN or infinity; ``None`` if all are finite."""
         arrays = ((name, getattr(self, name)) for name in FIGURES)
         wrong = (name for name, array in arrays if array is not None and not np.isfinite(array).all())
         return next((name.replace("_", " ") for name in wrong), None)
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
-        """From the outputs of a graph or backend (``tasks.task``), with or without those of the members."""
+        """Build a prediction from a graph's outputs (``tasks.task``), with or without member outputs."""
         arrays: dict[str, Any] = dict.fromkeys(NAMES[:7])  # those without a default
         arrays |= {name: np.asarray(outputs[name], np.float32) for name in NAMES if name in outputs}
         if "score" not in outputs and "label_entropy" not in outputs:
@@ -187,7 +187,7 @@ class Prediction:
     def of_tokens(
         self, mask: np.ndarray, words: np.ndarray | None = None, offsets: np.ndarray | None = None
     ) -> Prediction:
-        """A prediction of tokens, with mask [B, T], words [B, T] and offsets [B, T, 2]; blank at padding."""
+        """Add mask [B, T], words [B, T] and offsets [B, T, 2]; blank the padding."""
         blank: dict[str, Any] = {}
         for name, array in self.to_dict().items():
             real = mask[:, None, :, None] if name == MEMBERS else mask.reshape(*mask.shape, *[1] * (array.ndim - 2))
@@ -196,7 +196,7 @@ class Prediction:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Prediction]) -> Prediction:
-        """Join predictions along the batch; of tokens, with padding up to the longest."""
+        """Join predictions along the batch; token predictions are padded to the longest."""
         if len(parts) == 1:
             return parts[0]
         if any(part.mask is not None for part in parts):
@@ -211,7 +211,7 @@ class Prediction:
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:
-        """The prediction with blank tokens up to a number of them."""
+        """Pad with blank tokens to the length ``tokens``."""
         if self.mask is None or self.mask.shape[1] == tokens:
             return self
         padded: dict[str, Any] = {}
@@ -223,7 +223,7 @@ class Prediction:
         return replace(self, **padded)
 
     def shortened(self, tokens: int) -> Prediction:
-        """The first tokens of each text, where only padding follows; a prediction of whole inputs stays."""
+        """Keep the first tokens of each text, if only padding follows; other tasks are unchanged."""
         if self.mask is None:
             return self
         arrays = replace(self, error=None).to_dict()
@@ -234,7 +234,7 @@ class Prediction:
         return replace(self, **{name: array[order] for name, array in self.to_dict().items()})
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
-        """These rows at their places [B] among inputs that failed, each with its error."""
+        """Spread the rows to their places [B] among failed inputs, and add the errors."""
         if not errors:
             return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
@@ -249,17 +249,17 @@ NAMES = tuple(field.name for field in fields(Prediction))
 
 
 def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
-    """A field's values for inputs that failed, [count, …]."""
+    """A field's values for failed inputs, [count, …]."""
     return np.full((count, *like.shape[1:]), _filler(name, like), like.dtype)
 
 
 def _filler(name: str, like: np.ndarray) -> Any:
-    """A field's value where there is nothing to predict."""
+    """A field's value for padding and failed inputs."""
     return {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
 
 
 def started_rows(prediction: Prediction, inputs: Sequence[Any] | None, first: int) -> list[dict[str, Any]]:
-    """For each input a row with its index, the input where it is given, and the error where it failed."""
+    """One row for each input: its index, the input if known, and the error if it failed."""
     rows: list[dict[str, Any]] = [{"index": first + index} for index in range(len(prediction))]
     for index, row in enumerate(rows):
         if inputs is not None:
@@ -277,7 +277,7 @@ def prediction_rows(
     first: int = 0,
     probabilities: bool = False,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction."""
+    """One JSON object for each input; a failed input has an ``error`` instead of a prediction."""
     rows = started_rows(prediction, inputs, first)
     for index, row in enumerate(rows):
         if "error" in row:
@@ -300,7 +300,7 @@ def prediction_rows(
 
 
 def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """The labels that apply to an input, the most probable first, each with its uncertainty."""
+    """The assigned labels of an input with their uncertainties, the most probable first."""
     places = np.flatnonzero(prediction.assigned[index])
     places = places[np.argsort(-prediction.probabilities[index, places], kind="stable")]
     return [
@@ -315,34 +315,35 @@ def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list
 
 
 def shortest(value: Any) -> float:
-    """A float32 as the shortest decimal that names it."""
+    """A float32 as the shortest decimal that rounds to it."""
     return float(str(value))
 
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
-    """The prediction with the decisions of a calibration; of a multi-label model also which labels are ``assigned``."""
-    made: dict[str, np.ndarray] = {}
+    """Add a calibration's decisions; for multi-label models also ``assigned``."""
+    decisions: dict[str, np.ndarray] = {}
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
-        made["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)
+        decisions["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)
     for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
         if (threshold := calibration.thresholds.get(name)) is not None:
-            made[field] = beyond(prediction, threshold)
+            decisions[field] = beyond(prediction, threshold)
     if (conformal := calibration.conformal) is not None:
-        made["prediction_set"] = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
+        decisions["prediction_set"] = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
     if (ends := calibration.intervals) is not None:
         scores = prediction.score, prediction.score_variance
-        made["interval_low"], made["interval_high"] = interval(*scores, ends.quantile, ends.floor, ends.bounds)
-    return replace(prediction, **made)
+        lower, upper = interval(*scores, ends.quantile, ends.floor, ends.bounds)
+        decisions |= {"interval_low": lower, "interval_high": upper}
+    return replace(prediction, **decisions)
 
 
 def beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
-    """Which inputs lie on the uncertain side of a threshold, [B] bool, compared in float32."""
+    """[B] bool, true on the uncertain side of a threshold; compared in float32."""
     scores, value = getattr(prediction, threshold.score), np.float32(threshold.value)
     if scores is None:
         raise BackendError(
-            f"a threshold of this bundle is on {threshold.score}, which its graph or engine does not give; `hydrant "
-            "export` it again (and build engines again), or calibrate on another score"
+            f"this bundle has a threshold on {threshold.score}, which its graph or engine does not return; run "
+            "`hydrant export` again (and rebuild engines), or calibrate on another score"
         )
-    found: np.ndarray = scores < value if threshold.side == "below" else scores > value
-    return found
+    uncertain: np.ndarray = scores < value if threshold.side == "below" else scores > value
+    return uncertain

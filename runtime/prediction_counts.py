@@ -1,4 +1,4 @@
-"""Decisions, scores and labels that are counted when traffic is monitored; of a prediction or of its rows."""
+"""Counts for traffic monitoring: decisions, scores and labels of a prediction or of its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 
 @dataclass(frozen=True)
 class Observed:
-    """Inputs that did not fail: decisions [N] of each, scores and counted labels of each, or of each span."""
+    """Counts of the N inputs that did not fail: decisions [N]; scores and labels for each input or span."""
 
     inputs: int = 0
     decisions: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -31,12 +31,12 @@ class Observed:
 
 
 def is_counted(prediction: Prediction) -> bool:
-    """Whether :func:`observed` counts something: not of tokens whose words are not known."""
+    """Return True if :func:`observed` can count the prediction; tokens of ready tensors have no words to count."""
     return prediction.mask is None or (prediction.words is not None and prediction.offsets is not None)
 
 
 def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
-    """The counts of a prediction; of tokens from ready tensors, whose words are not known, nothing."""
+    """The counts of a prediction; empty for tokens of ready tensors, which have no words."""
     if prediction.mask is not None:
         return _of_tokens(prediction, labels, calibration)
     if failed := int(prediction.failed.sum()):
@@ -68,24 +68,24 @@ def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calib
 
 
 def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
-    """The counts of rows as `hydrant predict --output` writes them."""
+    """The counts of rows that `hydrant predict --output` wrote."""
     names = set(names)
-    found, tagged = [], None
+    valid, tagged = [], None
     for row, place in zip(rows, where, strict=True):
         if row.get("error") is None:
             tagged = "spans" in row if tagged is None else tagged
             _check_row(row, tagged, names, place)
-            found.append(row)
-    failed = len(rows) - len(found)
-    decided, scores = ([name for name in known if name in names] for known in (RATES, WATCHED))
+            valid.append(row)
+    failed = len(rows) - len(valid)
+    decided, scores = ([name for name in fields if name in names] for fields in (RATES, WATCHED))
     if tagged:
-        return _of_spans(found, decided, failed, scores)
-    labels = [row.get("labels", [row] if "label" in row else []) for row in found]
-    counts = Counter(str(each["label"]) for those in labels for each in those)
+        return _of_spans(valid, decided, failed, scores)
+    labels = [row.get("labels", [row] if "label" in row else []) for row in valid]
+    counts = Counter(str(each["label"]) for of_row in labels for each in of_row)
     return Observed(
-        len(found),
-        {name: np.array([row[name] for row in found], bool) for name in decided},
-        {name: np.array([row[name] for row in found], np.float32) for name in scores},
+        len(valid),
+        {name: np.array([row[name] for row in valid], bool) for name in decided},
+        {name: np.array([row[name] for row in valid], np.float32) for name in scores},
         counts,
         failed,
     )
@@ -106,10 +106,10 @@ def _of_spans(
 
 
 def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str) -> None:
-    """Refuse a row unlike those that `hydrant predict --output` writes for one model."""
+    """Reject a row that `hydrant predict --output` would not write for this model."""
     if ("spans" in row) is not tagged:
-        words = ("spans, and rows before it have none", "no spans, and rows before it have")[tagged]
-        raise InputError(f"{where} has {words}; expected rows as `hydrant predict --output` writes those of one model")
+        words = ("spans, but earlier rows have none", "no spans, but earlier rows have spans")[tagged]
+        raise InputError(f"{where} has {words}; expected rows of one model, written by `hydrant predict --output`")
     spans, labels = row["spans"] if tagged else [row], row.get("labels", [])
     for name, each in (("spans", spans), ("labels", labels)):
         if not isinstance(each, list) or not all(isinstance(one, Mapping) for one in each):

@@ -1,4 +1,4 @@
-"""Predicting with a bundle that is open."""
+"""Prediction with an open bundle."""
 
 from __future__ import annotations
 
@@ -35,24 +35,23 @@ BATCH_SIZE = 32
 
 
 class Predictor(Closable):
-    """Predicts with one bundle on one backend. Safe to use from many threads, and to close while they predict.
+    """Predicts with one bundle on one backend. Thread-safe; may be closed while other threads predict.
 
     Attributes:
-        labels: class names in class order; of a model of one output the name of its score.
-        members: their number M.
+        labels: class names in class order; for regression the name of the score.
+        members: number of members M.
         path: folder of the bundle.
-        backend: name of the backend that runs.
-        precision: of its weights and activations.
-        fallbacks: (backend, reason) of each one that was skipped.
-        modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
-        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, ``"tokens"``, or
-            ``"multi_label"``.
-        activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
-        regression: whether the checkpoint calls itself a regression (``problem_type``).
+        backend: name of the backend.
+        precision: precision of its weights and activations.
+        fallbacks: (backend, reason) for each skipped backend.
+        modality: input type: ``"text"``, ``"image"`` or ``"audio"``.
+        task: ``"classification"``, ``"score"`` (regression), ``"tokens"`` (token classification) or ``"multi_label"``.
+        activation: function from the model's output to the score: ``"identity"`` or ``"sigmoid"``.
+        regression: true if the checkpoint's ``problem_type`` is regression.
         calibration: temperature, thresholds and prediction sets of the bundle.
         spec: names, shapes and limits of the model's tensors.
-        takes_raw: whether it takes texts or images; without a processor in the bundle it takes ready tensors alone.
-        pairs: whether the bundle was made on pairs of texts, as far as its data told.
+        takes_raw: true if it accepts raw texts, images or sounds; a bundle without a processor needs ready tensors.
+        pairs: true if the bundle is known to be made on pairs of texts.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class Predictor(Closable):
         self._reader = READER
         if backend.longest is not None and 4 <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
-            beyond = architecture.max_sequence - backend.longest
-            architecture = replace(architecture, positions=architecture.positions - beyond)
+            excess = architecture.max_sequence - backend.longest
+            architecture = replace(architecture, positions=architecture.positions - excess)
         folder = bundle.processor_folder()
         self._processor = load_processor(folder, architecture) if folder else None
         self.spec: InputSpec = architecture
@@ -92,10 +91,10 @@ class Predictor(Closable):
         )
 
     def warm_up(self, batch_size: int = 1) -> None:
-        """Run a batch that says nothing, so that the first one that does takes no longer than the others.
+        """Run a blank batch, so that the first real one is not slower than the others.
 
         Args:
-            batch_size: inputs in it.
+            batch_size: inputs in the batch.
 
         Raises:
             BackendError: the backend failed, or the predictor was closed.
@@ -113,28 +112,27 @@ class Predictor(Closable):
         text_column: str | None = None,
         text_pair_column: str | None = None,
     ) -> Prediction:
-        """Predict a text or image, any number of them, a table with a column of them, or ready tensors.
+        """Predict one input, many inputs, a table or ready tensors.
 
         Args:
-            inputs: texts; pairs of texts, each a tuple of two; images as paths, bytes of files, PIL images, uint8
-                arrays [H, W] or [H, W, 3], or uint8 tensors of torch [C, H, W]; for a model that tags tokens also lists
-                of words, each list one text; rows as dicts with the key ``text`` (and ``text_pair``), ``tokens`` or
-                ``image``; a table (pandas, polars, pyarrow or ``datasets``) with a column of that name, or with one
-                column; any of these in a list, generator or data set; or a dict of tensors (NumPy, torch) under the
-                graph's input names (``token_type_ids`` may be left out). For a model that reads text a tuple of two
-                strings is one pair, and a list of strings are as many texts:
-                ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model reads, or
-                than the engine was built for, are cut, with a warning in the log.
+            inputs: texts, or pairs of texts as tuples; for token classification also lists of words, each one text.
+                Images as paths, file contents, PIL images, uint8 arrays [H, W] or [H, W, 3], or torch's uint8 tensors
+                [C, H, W]. Rows as dicts with the key ``text`` (and ``text_pair``), ``tokens`` or ``image``. All these
+                also in a list, generator or data set. A table (pandas, polars, pyarrow or ``datasets``) with such a
+                column, or with one column. Ready tensors (NumPy, torch) as a dict by the graph's input names, where
+                ``token_type_ids`` is optional. A tuple of two strings is one pair, a list of strings is many texts:
+                ``predict(("a", "b"))`` returns one row, ``predict(["a", "b"])`` two. Texts longer than the model or
+                engine reads are truncated, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
-            first: index by which messages name the first input.
-            on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its
-                ``error`` and goes on. Ready tensors are always refused as a whole.
+            first: index of the first input in messages.
+            on_error: ``"raise"`` raises for the first unusable input; ``"row"`` sets its ``error`` and continues.
+                Ready tensors always raise.
             text_column: column of a table, or key of rows, to read instead.
-            text_pair_column: column or key of the second texts, for a model that reads pairs.
+            text_pair_column: column or key of the second texts, for text pairs.
 
         Raises:
-            InputError: an input cannot be used; it is named by its index.
-            BackendError: the backend gave values that are not finite, or the predictor was closed.
+            InputError: an input cannot be used; the message contains its index.
+            BackendError: the backend returned values that are not finite, or the predictor was closed.
         """
         _check(batch_size, on_error)
         with self._use():
@@ -159,12 +157,12 @@ class Predictor(Closable):
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
         Args:
-            inputs: as of ``predict``, but no ready tensors.
-            batch_size: as of ``predict``.
-            first: as of ``predict``.
-            on_error: as of ``predict``.
-            text_column: as of ``predict``.
-            text_pair_column: as of ``predict``.
+            inputs: as in ``predict``, except ready tensors.
+            batch_size: as in ``predict``.
+            first: as in ``predict``.
+            on_error: as in ``predict``.
+            text_column: as in ``predict``.
+            text_pair_column: as in ``predict``.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
@@ -175,7 +173,7 @@ class Predictor(Closable):
         _check(batch_size, on_error)
         if self._processor is None:
             raise InputError(
-                f"bundle {self.path} has no processor; give ready tensors as a dict, or fuse with a processor"
+                f"bundle {self.path} has no processor; pass ready tensors as a dict, or fuse with a processor"
             )
         iterator = iter(given_inputs(inputs, self.modality, text_column, text_pair_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
@@ -185,16 +183,16 @@ class Predictor(Closable):
             first += len(window)
 
     def words(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[Words]:
-        """The words of every text of a prediction of tokens, with the decisions of this bundle's thresholds.
+        """The words of every text, with the decisions of this bundle's thresholds; for token classification.
 
         Args:
-            prediction: of this predictor, made of texts or lists of words.
-            aggregation: what a word takes of its tokens: the ``"first"``, the most confident one (``"max"``), or the
-                ``"mean"`` of their probabilities and scores.
+            prediction: prediction of this predictor, from texts or lists of words.
+            aggregation: token that decides for its word: the ``"first"`` or the most confident (``"max"``); or the
+                ``"mean"`` of the tokens' probabilities and scores.
 
         Raises:
-            InputError: a prediction of whole inputs or of ready tensors, one of another task or number of classes, or
-                an unknown aggregation.
+            InputError: the prediction is of whole inputs, of ready tensors, or of another model; or the aggregation
+                is unknown.
         """
         self._check_own(prediction)
         return words_of(prediction, aggregation, self.calibration)
@@ -203,11 +201,11 @@ class Predictor(Closable):
         """The spans of every text, such as its named entities, with their uncertainties and decisions.
 
         Args:
-            prediction: of this predictor.
-            aggregation: as of :meth:`words`.
+            prediction: prediction of this predictor.
+            aggregation: as in :meth:`words`.
 
         Raises:
-            InputError: as of :meth:`words`.
+            InputError: as in :meth:`words`.
         """
         return [spans_of(words, self.labels) for words in self.words(prediction, aggregation)]
 
@@ -220,17 +218,17 @@ class Predictor(Closable):
         probabilities: bool = False,
         aggregation: Aggregation = "first",
     ) -> list[dict[str, Any]]:
-        """One JSON-ready dict for each input, for a model of any task; of tokens with its words and spans.
+        """One JSON-ready dict for each input; for token classification with its words and spans.
 
         Args:
-            prediction: of this predictor.
-            inputs: as they were given, in a list, to be repeated in the rows; without them they are left out.
+            prediction: prediction of this predictor.
+            inputs: list of the predicted inputs, to repeat them in the rows.
             first: index of the first input.
-            probabilities: also give those of every class by its name; a score has none.
-            aggregation: of tokens, as of :meth:`words`.
+            probabilities: add the probability of every class by name; not for regression.
+            aggregation: for token classification, as in :meth:`words`.
 
         Raises:
-            InputError: as of :meth:`words`, or another number of inputs than were predicted.
+            InputError: as in :meth:`words`, or ``inputs`` has another length than the prediction.
         """
         self._check_own(prediction)
         repeated = None if inputs is None else self._repeated(inputs, len(prediction))
@@ -240,44 +238,43 @@ class Predictor(Closable):
         return token_rows(*common, aggregation, self.calibration)
 
     def pieces(self, inputs: Sequence[Any]) -> list[list[Piece]]:
-        """The tokens of texts, or of lists of words, as a model that tags tokens reads them: T of each.
+        """The T tokens of each text or list of words, for token classification.
 
         Args:
-            inputs: as ``predict`` took them.
+            inputs: as in ``predict``.
 
         Raises:
-            InputError: the model tags no tokens, or the bundle has no tokenizer.
+            InputError: the model does not classify tokens, or the bundle has no tokenizer.
         """
         if not isinstance(self._processor, WordProcessor):
-            raise InputError(f"bundle {self.path} has no tokenizer of words; expected a model that tags tokens")
+            raise InputError(f"bundle {self.path} has no tokenizer for words; expected a token classification model")
         return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
 
     def joined(self, tokens: Sequence[str]) -> str:
-        """The text of some tokens, by the tokenizer of a model that tags them."""
+        """The text of some tokens, by the bundle's tokenizer."""
         return self._processor.joined(tokens) if isinstance(self._processor, WordProcessor) else " ".join(tokens)
 
     def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
+        """Run one batch of GPU tensors and leave the outputs on the GPU; nothing is copied.
 
-        For services that prepare inputs on the GPU, or go on there. Backends ``"tensorrt"``, ``"tensorrt-rtx"``,
-        ``"onnxruntime-tensorrt"`` and ``"onnxruntime-cuda"`` can do it. The batch runs as it is: it is not padded,
-        split or cut, and neither its values nor those of the outputs are checked.
+        For services that prepare inputs or continue on the GPU. Requires backend ``"tensorrt"``, ``"tensorrt-rtx"``,
+        ``"onnxruntime-tensorrt"`` or ``"onnxruntime-cuda"``. The batch is not padded, split or truncated, and neither
+        input nor output values are checked.
 
         Args:
-            tensors: under the graph's input names, all of them, on the first GPU; of any library that exports DLPack
-                (PyTorch, CuPy, JAX), contiguous: text int64 [batch, sequence], images float32
-                [batch, 3, height, width]. They must not change before this returns. What its library still computes of
-                a tensor is waited for on the GPU.
+            tensors: all of the graph's inputs by name, contiguous, on the first GPU, from any library that exports
+                DLPack (PyTorch, CuPy, JAX): text int64 [batch, sequence], images float32 [batch, 3, height, width].
+                Do not change them before the call returns. The GPU waits for pending work on them.
 
         Returns:
-            The graph's outputs by name (``probabilities`` [batch, classes], the scores [batch]), float32. They are
-            complete, so no stream has to wait for them. Each is memory of its own, read without a copy by
-            ``torch.from_dlpack``, ``cupy.asarray`` and the like, and released with its last reader; it lives on
-            after ``close``. Thresholds are not applied.
+            The graph's float32 outputs by name (``probabilities`` [batch, classes], scores [batch]). They are
+            complete, so no stream has to wait. Each has memory of its own, which ``torch.from_dlpack``,
+            ``cupy.asarray`` and the like read without a copy. It is freed with its last reader, also after
+            ``close``. Thresholds are not applied.
 
         Raises:
-            InputError: a tensor is missing, elsewhere, of another type or shape, or of another batch than the rest.
-            BackendError: this backend runs on the CPU, or failed; or the predictor was closed.
+            InputError: a tensor is missing, on another device, or has another type, shape or batch size.
+            BackendError: the backend runs on the CPU or failed, or the predictor was closed.
         """
         with self._use():
             return self._running.run_device(tensors)
@@ -286,27 +283,27 @@ class Predictor(Closable):
         self._running.close()
 
     def _check_own(self, prediction: Prediction) -> None:
-        """Refuse a prediction of another task or number of classes than this model's."""
+        """Reject a prediction with another task or number of classes than this model."""
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
         if prediction.task != self.task or classes not in (0, len(self.labels)):
             raise InputError(
-                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model "
-                f"{TASKS[self.task].gives} ({len(self.labels)}); give it to the predictor that made it"
+                f"the prediction has {TASKS[prediction.task].gives} ({classes} classes), but this model returns "
+                f"{TASKS[self.task].gives} ({len(self.labels)}); pass it to the predictor that created it"
             )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
-        """Inputs as a list, one for each prediction."""
+        """The inputs as a list, one for each prediction."""
         items = list(ordered(inputs, self.modality))
         if is_table(inputs) or isinstance(inputs, Mapping) or len(items) != count:
             raise InputError(
-                f"inputs holds {len(items)} inputs for a prediction of {count}; expected the list of predicted inputs"
+                f"inputs has {len(items)} items for a prediction of {count} inputs; expected the predicted inputs"
             )
         return items
 
     def _predict_window(
         self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
     ) -> Prediction:
-        """Predict inputs in batches of similar length, in their order; without ``failed``, an unusable one raises."""
+        """Predict inputs in batches of similar length; unusable ones go to ``failed``, or raise if it is ``None``."""
         assert self._processor is not None  # checked by stream
         self._warn_of_form(window, first)
         parts, order = [], []
@@ -321,7 +318,7 @@ class Predictor(Closable):
         return prediction.take(np.argsort(places)) if failed is None else prediction.among_failed(places, failed)
 
     def _warn_of_form(self, window: Sequence[Any], first: int) -> None:
-        """Warn once if a bundle that was made on single texts is given pairs, or the other way round."""
+        """Warn once about pairs for a bundle made on single texts, or single texts for one made on pairs."""
         if self._form is None:
             return
         pairs, words = self._form
@@ -332,7 +329,7 @@ class Predictor(Closable):
             log.warning(text, FORMS[not pairs], index, words, REMEDY[not pairs])
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
-        """Predict one batch; ``items`` are the prepared texts of tokens, with their words."""
+        """Predict one batch; ``items`` are prepared texts, which know the words of their tokens."""
         prediction = Prediction.from_outputs(self._running.run(arrays))
         if (name := prediction.not_finite()) is not None:
             raise BackendError(
@@ -345,7 +342,7 @@ class Predictor(Closable):
         return decided(prediction, self.calibration)
 
     def nothing(self) -> Prediction:
-        """The prediction of no inputs at all, with the names, types and axes of the arrays of every other."""
+        """The prediction of zero inputs, with the names, types and axes of any other prediction."""
         task, classes, every_token = TASKS[self.task], len(self.labels), self._architecture.every_token
         tokens = (0,) if every_token else ()
         axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in (*task.outputs, DISTANCE)}
@@ -358,7 +355,7 @@ class Predictor(Closable):
 
 
 def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words [B, T] and offsets [B, T, 2] of prepared texts, −1 at padding."""
+    """Word indices [B, T] and offsets [B, T, 2] of prepared texts, −1 at padding."""
     words = np.full((len(items), tokens), NO_WORD, np.int64)
     offsets = np.full((len(items), tokens, 2), -1, np.int64)
     for row, item in enumerate(items):
@@ -375,7 +372,7 @@ def _check(batch_size: int, on_error: str) -> None:
 
 
 def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
-    """Tensors that warm a backend up: grey images, silence, or texts of a few unknown tokens."""
+    """Blank tensors for warm-up: grey images, silence or short texts."""
     text = spec.modality == "text"
     if spec.modality == "image":
         shape: tuple[int, ...] = (spec.channels, spec.image_height, spec.image_width)
@@ -386,7 +383,7 @@ def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
 
 
 def about(predictor: Predictor) -> dict[str, Any]:
-    """The ``backend`` that ran, and the ``fallbacks`` that were skipped, each with its reason."""
+    """The ``backend``, and the skipped ``fallbacks`` with their reasons."""
     skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
     return {"backend": predictor.backend, "fallbacks": skipped}
 
@@ -399,13 +396,13 @@ def answer(
     probabilities: bool = False,
     aggregation: Aggregation | None = None,
 ) -> dict[str, Any]:
-    """The backend, and under ``predictions`` one JSON-ready dict for each input."""
+    """The backend, and in ``predictions`` one JSON-ready dict for each input."""
     options: dict[str, Any] = {"probabilities": probabilities, "aggregation": aggregation_of(predictor, aggregation)}
     return {**about(predictor), "predictions": predictor.rows(prediction, inputs, **options)}
 
 
-def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:
-    """How token predictions are aggregated into words, where a request may leave it out."""
-    if asked is not None and predictor.task != "tokens":
-        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
-    return asked or "first"
+def aggregation_of(predictor: Predictor, aggregation: Aggregation | None) -> Aggregation:
+    """A request's aggregation of tokens into words, or the default."""
+    if aggregation is not None and predictor.task != "tokens":
+        raise InputError("aggregation is for token classification, but this model predicts whole inputs; omit it")
+    return aggregation or "first"

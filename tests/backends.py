@@ -1,4 +1,4 @@
-"""Stand-ins for backends that need a GPU."""
+"""Fakes of GPU backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hydrant.runtime.backends.ort_gpu import OnnxRuntimeCudaBackend
 
 
 class OnCpu(OnnxRuntimeCudaBackend):
-    """The code of the GPU's backend on the provider that every machine has."""
+    """The GPU backend's code on the CPU provider."""
 
     provider: ClassVar[str] = "CPUExecutionProvider"
     place: ClassVar[str] = "cpu"

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: tiny checkpoints on disk, and the real checkpoint and data."""
+"""Shared fixtures: tiny checkpoints on disk, and the real checkpoint and data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: commands run beside each other, a core each
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import of torch: parallel commands get a core each
 
 import pytest
 import torch
@@ -29,17 +29,17 @@ from one_thread import use_one_thread
 from support import make_model, make_tokenizer, random_plan, run_cli
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # so a shell starts what runs in the background, and every command that a test interrupts would inherit it
+    # shells ignore SIGINT in background jobs, and commands that tests interrupt would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
+torch.set_num_threads(1)  # threads slow tiny models down on a busy machine
 use_one_thread()
 
 FIRST = ("processes",)
-"""Files of tests that fork, from a process that has run no others: what these left behind made forked ones hang."""
+"""Test files that fork; they run first, because leftovers of other tests made forked processes hang."""
 
 LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "triton_server", "traced", "batch_ensemble")
-"""Files of tests that take long, one of which alone at the end would leave the other workers idle."""
+"""Long test files, which start early so that no worker idles at the end."""
 
 
 SLOW = (
@@ -48,11 +48,11 @@ SLOW = (
     "fuzz", "inputs", "lora", "make", "numerics", "original_check", "profile", "serve", "signature", "site", "sounds",
     "task_verbs", "thresholds", "token_stages", "tokenizer_graph", "traced_tasks", "tune", "tune_kinds", "verify",
 )  # fmt: skip
-"""Files whose tests are marked slow: the others give an answer in two minutes (pytest -m "not slow")."""
+"""Test files marked slow; the others finish in two minutes (pytest -m "not slow")."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that fork first, then long ones; all others stay in their order."""
+    """Sort tests: forking ones first, then long ones; the others keep their order."""
     slow = {f"test_{name}" for name in SLOW}
     for item in items:
         if item.path.stem in slow:
@@ -62,12 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, and no collection of garbage need go through it; every tuning asks for one."""
+    """Exclude imported objects from garbage collection, which every tuning triggers."""
     gc.freeze()
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder of this run that the first worker to ask fills, and all read."""
+    """A folder of this test run that the first worker fills and all workers read."""
     base = factory.getbasetemp()
     state = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{name}-once"
     state.mkdir(exist_ok=True)
@@ -82,16 +82,16 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(autouse=True)
 def _whole_log() -> Iterator[None]:
-    """What a service keeps from its log, when one ran in a test's process, is told to the tests after it."""
+    """Remove the log filters of a service that ran in the test's process."""
     yield
     for handler in logging.getLogger().handlers:
-        for kept in [each for each in handler.filters if isinstance(each, RareWarnings)]:
-            handler.removeFilter(kept)
+        for rare in [each for each in handler.filters if isinstance(each, RareWarnings)]:
+            handler.removeFilter(rare)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations draw no pictures, which take longer than their figures."""
+    """Skip plots, which take longer than the metrics."""
     monkeypatch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
 
 
@@ -162,13 +162,13 @@ def text_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden folder, which Python and C++ must both match."""
+    """The golden data, which Python and C++ must both match."""
     return made_once(tmp_path_factory, "golden", make_golden)
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``hydrant demo`` leaves in ``digits``, with a shorter training, and in ``printed`` what it said."""
+    """The folder of a shortened ``hydrant demo`` in ``digits``, and its standard output in ``printed``."""
 
     def make(folder: Path) -> None:
         done = run_cli("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
@@ -180,9 +180,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def runner() -> Path:
-    """The C++ program hydrant-run, built as the README says, or the one that ``HYDRANT_RUN`` names."""
-    if given := os.environ.get("HYDRANT_RUN"):
-        return Path(given).resolve(strict=True)
+    """The C++ program hydrant-run, built here, or the one at ``HYDRANT_RUN``."""
+    if path := os.environ.get("HYDRANT_RUN"):
+        return Path(path).resolve(strict=True)
     if reason := missing():
         pytest.skip(f"the C++ runner is not built: {reason}")
     return build("release") / "runtime/cpp/hydrant-run"
@@ -190,7 +190,7 @@ def runner() -> Path:
 
 @pytest.fixture(scope="session")
 def library() -> dict[str, str]:
-    """The environment in which that program finds the operators of tokenizers; Python's library knows them there."""
+    """Environment variables with which hydrant-run finds the tokenizer operators and Python's library."""
     extensions = pytest.importorskip("onnxruntime_extensions")
     python = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))
     if not python.is_file():
@@ -200,7 +200,7 @@ def library() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def client_python() -> Path:
-    """Python with the clients of ``clients.txt``, kept in ``.cache/`` of the checkout; skips where no index answers."""
+    """Python with the clients of ``clients.txt`` in ``.cache/``; skips without a package index."""
     wanted = Path(__file__).parent / "clients.txt"
     pinned = wanted.read_bytes() + sys.version.encode()
     folder = wanted.parents[1] / ".cache" / f"clients-{hashlib.sha256(pinned).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""A stand-in for TensorRT's API and for a GPU: host memory and ONNX Runtime. It tests host logic, it executes nothing.
+"""A fake of TensorRT's API and of a GPU, with host memory and ONNX Runtime. It tests host logic only.
 
 An "engine" is a line of JSON and the ONNX graph; a stripped one lacks the graph.
 """
@@ -32,14 +32,14 @@ MAGIC = b"stand-in\n"
 
 
 def text_profile(batch: tuple[int, int, int], sequence: tuple[int, int, int], names: tuple[str, ...]) -> Profile:
-    """A profile whose inputs all have the range batch × sequence."""
+    """A profile with the range batch × sequence for all inputs."""
     return dict.fromkeys(names, tuple(zip(batch, sequence, strict=True)))  # type: ignore[arg-type]
 
 
 def add_engine(
     path: Path, profiles: tuple[Profile, ...], library: str = "tensorrt", name: str | None = None, **changes: Any
 ) -> EngineFile:
-    """Put a stand-in for an engine into a bundle, with its metadata, whose facts take ``changes``."""
+    """Add a fake engine and its metadata to a bundle; ``changes`` override metadata."""
     precision = changes.get("precision", "fp32")
     graph = onnx_name(precision)
     header = {"profiles": profiles, "stripped": changes.get("stripped", False)}
@@ -57,7 +57,7 @@ def put_engine(
     facts: dict[str, Any],
     change: Callable[[dict[str, Any]], object] = lambda metadata: None,
 ) -> EngineFile:
-    """Add an engine and the metadata of a usual one of this machine, with other facts; ``change`` spoils these."""
+    """Add an engine with usual metadata for this machine, overridden by ``facts``; ``change`` may damage them."""
     usual = {
         "library": "tensorrt",
         "precision": "fp32",
@@ -67,15 +67,15 @@ def put_engine(
         "onnx_sha256": graph_digest(bundle, graph),
         "engine_sha256": hashlib.sha256(engine).hexdigest(),
     }
-    made = EngineFile(**{**usual, **facts})
-    metadata = made.to_json()
+    entry = EngineFile(**{**usual, **facts})
+    metadata = entry.to_json()
     change(metadata)
     bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(metadata)})
-    return made
+    return entry
 
 
 class Device:
-    """A GPU made of host memory; ``live`` counts what was taken and not given back."""
+    """A GPU of host memory; ``live`` has the resources that were not freed."""
 
     def __init__(self, capability: str = "8.9") -> None:
         self.capability = capability
@@ -90,14 +90,13 @@ class Device:
     def new_stream(self) -> int:
         return self._handle(self)
 
-    def allocate_host(self, size: int) -> int:
-        return self.allocate(size)
-
     def allocate(self, size: int) -> int:
         block = (ctypes.c_uint8 * max(size, 1))()
         with self._lock:
             self.live[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
+
+    allocate_host = allocate
 
     def free(self, handle: int) -> None:
         with self._lock:
@@ -112,7 +111,7 @@ class Device:
     download = upload
 
     def synchronize(self, stream: int) -> None:
-        assert stream in self.live, "the stream was given back"
+        assert stream in self.live, "the stream was freed"
 
     def new_event(self) -> int:
         return self._handle([0.0])
@@ -152,13 +151,13 @@ class Mode(Enum):
 
 
 class Context:
-    """An execution context; it complains about what the real one leaves undefined."""
+    """An execution context that asserts where the real one has undefined behaviour."""
 
-    recording: dict[int, list[Callable[[], None]]] = {}  # noqa: RUF012  # stream → the graph being captured
+    recording: dict[int, list[Callable[[], None]]] = {}  # noqa: RUF012  # stream → graph being captured
 
     def __init__(self, engine: Engine, strategy: str = "DISABLED") -> None:
         self.engine, self.strategy = engine, strategy
-        self.captured: Any = None  # what graphs of this context rely on
+        self.captured: Any = None  # shapes and addresses of this context's graph
         self.profile: int | None = None
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
@@ -191,10 +190,10 @@ class Context:
             self.captured, context = (shapes, addresses), weakref.ref(self)
 
             def replay() -> None:
-                found = context()
-                assert found is not None, "the graph outlives its context"
-                assert (found.shapes, found.addresses) == (shapes, addresses), "changed since it was captured"
-                found._compute(shapes, addresses)
+                alive = context()
+                assert alive is not None, "the graph outlives its context"
+                assert (alive.shapes, alive.addresses) == (shapes, addresses), "changed since it was captured"
+                alive._compute(shapes, addresses)
 
             self.recording[stream].append(replay)
             return True
@@ -221,7 +220,7 @@ class Context:
 
 
 class Engine:
-    """An engine; without its graph until it is refitted."""
+    """An engine, without a graph until it is refitted if stripped."""
 
     def __init__(self, data: bytes, log: Callable[[str, str], None]) -> None:
         header, _, model = data.removeprefix(MAGIC).partition(b"\n")
@@ -277,7 +276,7 @@ class RuntimeConfig:
 
 
 class RtxEngine(Engine):
-    """An engine of TensorRT-RTX, which has a runtime configuration with graphs and a cache."""
+    """A TensorRT-RTX engine: its runtime configuration has graphs and a cache."""
 
     create_runtime_config = RuntimeConfig
 
@@ -294,7 +293,7 @@ class RuntimeCache:
 
 
 def make_library(name: str, version: str = "10.13.2") -> Any:
-    """A module like ``tensorrt`` or ``tensorrt_rtx``; ``loads`` counts engines that it was given."""
+    """A module like ``tensorrt`` or ``tensorrt_rtx``; ``loads`` counts deserialized engines."""
     trt: Any = ModuleType(name)
     trt.__version__ = version
     trt.loads, trt.engines, trt.refits = 0, [], []

@@ -1,4 +1,4 @@
-"""The golden fixture that Python and C++ must both match: bundles, inputs, and every field of their predictions.
+"""The golden data that Python and C++ must both match: bundles, inputs, and all fields of their predictions.
 
     python tests/golden.py FOLDER
 
@@ -44,7 +44,7 @@ SHARED = Path(__file__).parents[2] / "shared"
 
 
 def make_golden(folder: Path) -> list[Path]:
-    """Write every case; that of CLINC150 only where the real checkpoint is."""
+    """Write every case; CLINC150 only if its checkpoint is available."""
     cases = [
         text_case(folder / "bert", "bert", "aps"),
         text_case(folder / "distilbert", "distilbert", None),
@@ -86,7 +86,7 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
 
 
 def scores_case(folder: Path, activation: str) -> Path:
-    """A tiny model of one output with intervals, and thresholds on distance and variance."""
+    """A tiny regression model with intervals, and thresholds on distance and variance."""
     stored = {"activation_fn": f"torch.nn.modules.{activation.capitalize()}"}
     model = make_model("bert", num_labels=1, sentence_transformers=stored)
     path = folder / "bundle"
@@ -94,18 +94,18 @@ def scores_case(folder: Path, activation: str) -> Path:
     inputs = {key: tensor.numpy() for key, tensor in make_inputs("bert", ROWS).items()}
     bundle = write_density(bundle, inputs)
     with hydrant.load(path, "torch") as predictor:
-        found = predictor.predict(inputs)
-    assert found.distance is not None
+        prediction = predictor.predict(inputs)
+    assert prediction.distance is not None
     names = {"abstain": "score_variance", "ood": "distance"}
-    thresholds = {name: Threshold(score, middle(getattr(found, score))) for name, score in names.items()}
+    thresholds = {name: Threshold(score, middle(getattr(prediction, score))) for name, score in names.items()}
     bounds = (0.0, 1.0) if activation == "sigmoid" else None
-    ends = Intervals(0.9, 1.7, float(np.float32(found.score_variance.mean())), 1.0, bounds)
+    ends = Intervals(0.9, 1.7, float(np.float32(prediction.score_variance.mean())), 1.0, bounds)
     write_calibration(bundle, Calibration(1.0, thresholds, None, None, ends))
     return exported(folder, inputs, activation == "sigmoid")
 
 
 def labels_case(folder: Path, family: str) -> Path:
-    """A tiny multi-label model with a temperature and a threshold a label; that of images is not calibrated."""
+    """A tiny multi-label model with a temperature and threshold per label; images are not calibrated."""
     model = make_model(family, problem_type="multi_label_classification")
     path = folder / "bundle"
     bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan(family, 3)), path, tensors_only=True)
@@ -116,24 +116,24 @@ def labels_case(folder: Path, family: str) -> Path:
         bundle = write_calibration(bundle, Calibration(labels=LabelDecisions(temperatures, thresholds)))
         bundle = write_density(bundle, inputs)
         with hydrant.load(path, "torch") as predictor:
-            found = predictor.predict(inputs)
-        limits = {name: Threshold(score, middle(getattr(found, score)))
+            prediction = predictor.predict(inputs)
+        limits = {name: Threshold(score, middle(getattr(prediction, score)))
                   for name, score in {"abstain": "predictive_entropy", "ood": "energy"}.items()}  # fmt: skip
-        thresholds = tuple(middle(column) for column in found.probabilities.T)
+        thresholds = tuple(middle(column) for column in prediction.probabilities.T)
         write_calibration(bundle, Calibration(1.0, limits, labels=LabelDecisions(temperatures, thresholds)))
     return exported(folder, inputs, family == "bert")
 
 
 def tokens_case(folder: Path, family: str) -> Path:
-    """A tiny model that tags tokens, with thresholds on energy and distance."""
+    """A tiny token classification model with thresholds on energy and distance."""
     path = folder / "bundle"
     bundle = hydrant.save_bundle(hydrant.fuse(make_tagger(family), random_plan(family, 3)), path, tensors_only=True)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     bundle = write_density(write_calibration(bundle, Calibration(0.9)), inputs)
     with hydrant.load(path, "torch") as predictor:
-        found = predictor.predict(inputs)
+        prediction = predictor.predict(inputs)
     thresholds = {
-        name: Threshold(score, middle(getattr(found, score)[found.mask]))
+        name: Threshold(score, middle(getattr(prediction, score)[prediction.mask]))
         for name, score in {"abstain": "energy", "ood": "distance"}.items()
     }
     write_calibration(bundle, Calibration(0.9, thresholds))
@@ -143,26 +143,26 @@ def tokens_case(folder: Path, family: str) -> Path:
 
 
 def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
-    """Words of the tokens, as if they were of texts, and by every aggregation what is said of these and of spans."""
+    """Assign random words to the tokens, and write the words' and spans' predictions for every aggregation."""
     draw = np.random.default_rng(0)
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
-        found = predictor.predict(inputs)
-        assert found.mask is not None
-        inside = found.mask & (np.cumsum(found.mask, axis=1) > 1)  # the first token of each is a special one
+        tokens = predictor.predict(inputs)
+        assert tokens.mask is not None
+        inside = tokens.mask & (np.cumsum(tokens.mask, axis=1) > 1)  # the first token is special
         begins = inside & (draw.random(inside.shape) < 0.6)
         begins[:, 1] |= inside[:, 1]
         words = np.where(inside, np.cumsum(begins, axis=1) - 1, -1)
         starts = np.arange(words.shape[1]) * 3
-        offsets = np.where(found.mask[:, :, None], np.stack([starts, starts + 2], axis=1) * inside[:, :, None], -1)
+        offsets = np.where(tokens.mask[:, :, None], np.stack([starts, starts + 2], axis=1) * inside[:, :, None], -1)
         arrays = {"words": words, "offsets": offsets}
         for aggregation in AGGREGATIONS:
-            told = predictor.words(replace(found, words=words, offsets=offsets), aggregation)
-            joined = Prediction.concatenate([each.prediction for each in told])
+            texts = predictor.words(replace(tokens, words=words, offsets=offsets), aggregation)
+            joined = Prediction.concatenate([each.prediction for each in texts])
             fields_of = {name: getattr(joined, name) for name in ("label", *WORD_FIELDS)}
             fields_of |= {
-                name: np.concatenate([getattr(each, name) for each in told]) for name in ("index", "start", "end")
+                name: np.concatenate([getattr(each, name) for each in texts]) for name in ("index", "start", "end")
             }
-            spans = [(row, span) for row, each in enumerate(told) for span in spans_of(each, predictor.labels)]
+            spans = [(row, span) for row, each in enumerate(texts) for span in spans_of(each, predictor.labels)]
             ends = [[row, span.start, span.end, span.first_word, span.last_word, span.label == "PER", span.abstain,
                      span.out_of_distribution] for row, span in spans]  # fmt: skip
             scores = [[getattr(span, name) for name in SPAN_SCORES] for _, span in spans]
@@ -173,7 +173,7 @@ def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
 
 
 def pixels_case(folder: Path) -> Path:
-    """A tiny image model without a processor, ready pixels, and a threshold for abstention only."""
+    """A tiny image model without a processor, ready pixels, and only an abstention threshold."""
     family, bundle = folder.name, folder / "bundle"
     hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 3)), bundle)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
@@ -182,7 +182,7 @@ def pixels_case(folder: Path) -> Path:
 
 
 def images_case(folder: Path, settings: dict[str, Any]) -> Path:
-    """A tiny image model and picture files of every kind that both languages read; CLIP's as its name says."""
+    """A tiny image model and image files of all types that both languages read."""
     family, bundle = folder.name.partition("-")[0], folder / "bundle"
     kind = transformers.CLIPImageProcessorPil if family == "clip" else transformers.ViTImageProcessorPil
     hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 2)), bundle, kind(**settings))
@@ -211,15 +211,15 @@ def saved(source: Path, modality: str, plan: HeadPlan, folder: Path) -> Path:
 
 def random_heads(layers: int, heads: int, keep: int, members: int) -> HeadPlan:
     rng = np.random.default_rng(0)
-    kept = [
+    heads_of = [
         tuple(tuple(sorted(rng.choice(heads, keep, replace=False).tolist())) for _ in range(layers))
         for _ in range(members)
     ]
-    return HeadPlan("bert", layers, heads, tuple(kept), "random")
+    return HeadPlan("bert", layers, heads, tuple(heads_of), "random")
 
 
 def calibrated(path: Path, inputs: Any, score: str, sets: str | None) -> None:
-    """A temperature, a distance, thresholds that divide the inputs, and sets; no score lies close to a threshold."""
+    """Write a temperature, a distance, sets, and thresholds that split the inputs far from any score."""
     bundle = write_calibration(Bundle.open(path), Calibration(0.9))
     if isinstance(inputs, dict):
         bundle = write_density(bundle, inputs)
@@ -237,7 +237,7 @@ def write_calibration(bundle: Bundle, calibration: Calibration) -> Bundle:
 
 
 def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
-    """A distance from the inputs themselves, in two classes."""
+    """Fit a distance on the inputs themselves, in two classes."""
     ensemble = hydrant.load_ensemble(bundle)
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
     with TorchFeatures(ensemble, taps) as model:
@@ -251,23 +251,23 @@ def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
 
 
 def middle(scores: np.ndarray) -> float:
-    """The middle of the widest gap between neighbours in the middle half."""
+    """The middle of the widest gap between neighbouring scores in the middle half."""
     ordered = np.sort(scores)[len(scores) // 4 : -(len(scores) // 4)]
     widest = int(np.diff(ordered).argmax())
     return float(np.float32((ordered[widest] + ordered[widest + 1]) / 2))
 
 
 def write_pictures(folder: Path) -> list[Path]:
-    """Pictures of many sizes, modes and orientations, with smooth content so that JPEG has something to keep."""
+    """Images of many sizes, modes and orientations, with smooth content that survives JPEG."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    made = []
+    images = []
     for index, (width, height) in enumerate([(12, 12), (40, 31), (9, 17), (64, 5), (200, 150), (15, 15)]):
         rows, columns = np.mgrid[:height, :width]
         waves = [np.sin(rows / (3 + c) + columns / (5 - c) + index) * 100 + 128 for c in range(3)]
         pixels = np.clip(np.stack(waves, -1) + rng.normal(0, 12, (height, width, 3)), 0, 255).astype(np.uint8)
-        made.append(Image.fromarray(pixels))
-    first, wide, tall, strip, large, square = made
+        images.append(Image.fromarray(pixels))
+    first, wide, tall, strip, large, square = images
     exif = Image.Exif()
     for orientation in range(1, 9):
         exif[0x0112] = orientation
@@ -275,7 +275,7 @@ def write_pictures(folder: Path) -> list[Path]:
     exif[0x0112] = 6
     tall.save(folder / "turned.png", exif=exif)
     xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
-    wide.save(folder / "xmp.jpg", xmp=xmp)  # counts where EXIF tells no orientation
+    wide.save(folder / "xmp.jpg", xmp=xmp)  # used without an EXIF orientation
     wide.save(folder / "xmp-and-exif.jpg", xmp=xmp, exif=exif)
     text = PngInfo()
     text.add_itxt("XML:com.adobe.xmp", xmp.decode())
@@ -289,26 +289,26 @@ def write_pictures(folder: Path) -> list[Path]:
     square.quantize(7).save(folder / "palette.png")
     square.convert("LA").save(folder / "grey-alpha.png")
     tall.putalpha(Image.fromarray(rng.integers(0, 256, (17, 9), dtype=np.uint8)))
-    if int(PIL.__version__.split(".")[0]) >= 13:  # which resizes what shrinks mostly in height in another order
+    if int(PIL.__version__.split(".")[0]) >= 13:  # resizes in another order if mostly the height shrinks
         tall.save(folder / "alpha.png")
     return sorted(folder.iterdir())
 
 
 def exported(folder: Path, inputs: dict[str, np.ndarray], members: bool) -> Path:
-    """Export the bundle of a case, and write its tensors and what Python predicts."""
+    """Export the bundle of a case, and write its tensors and Python's prediction."""
     hydrant.export_onnx(folder / "bundle", form=GraphForm(member_outputs=members))
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
 
 def expected(folder: Path, inputs: Any) -> Path:
-    """Write what Python predicts."""
+    """Write Python's prediction."""
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
         prediction = predictor.predict(inputs)
-        found = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+        arrays = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
         if isinstance(inputs, list):
-            found["pixel_values"] = pixel_values(predictor, inputs)
-    np.savez(folder / "expected.npz", **{name: array for name, array in found.items() if array is not None})
+            arrays["pixel_values"] = pixel_values(predictor, inputs)
+    np.savez(folder / "expected.npz", **{name: array for name, array in arrays.items() if array is not None})
     return folder
 
 

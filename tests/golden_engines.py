@@ -1,7 +1,7 @@
-"""What the C++ runner must do about engines: Python's choice among them, its way to run batches, and stand-ins to run.
+"""Golden data of engines for the C++ runner: bundles with fake engines, and Python's choices and batch splits.
 
-``make_golden`` writes it into the folders of its cases: ``engines/NAME`` are bundles with stand-ins for engines, which
-the C++ tests' own stand-in for TensorRT runs; ``choices.json`` and ``parts.json`` tell what Python makes of them.
+``make_golden`` writes them into its cases: ``engines/NAME`` are bundles with fake engines, which the C++ tests' fake of
+TensorRT runs; ``choices.json`` and ``parts.json`` contain Python's choices and splits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hydrant.runtime.backends.tensorrt.profiles import Profiles
 from onnx import helper
 
 VERSION = "11.1.0.106"
-"""Of the C++ tests' stand-in."""
+"""Version of the C++ tests' fake TensorRT."""
 
 GRAPH = "model.fp32.onnx"
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
@@ -45,7 +45,7 @@ MACHINES = [
 
 
 def make_engines(folder: Path) -> None:
-    """Write everything beside the cases ``bert``, ``roberta`` and ``vit`` of the golden folder."""
+    """Write all data into the cases ``bert``, ``roberta`` and ``vit`` of the golden folder."""
     bundles = {name: with_engine(folder / "bert", name, *changes) for name, changes in BUNDLES.items()}
     for fault in FAULTS:
         with_engine(folder / "bert", f"fault {fault}", plan(fault=fault))
@@ -72,7 +72,7 @@ def plan(
     metadata: Callable[[dict[str, Any]], Any] = lambda data: None,
     **changes: Any,
 ) -> Change:
-    """Adds a stand-in for an engine, and its metadata; ``header`` holds other profiles than the metadata."""
+    """Return a change that adds a fake engine and metadata; ``header`` overrides the engine's profiles."""
 
     def add(bundle: Bundle) -> None:
         profiles = changes.get("profiles", [SMALL, LARGE])
@@ -85,7 +85,7 @@ def plan(
 
 
 def other_members(bundle: Bundle) -> None:
-    """Let the graph say that it has two members."""
+    """Make the graph's metadata claim two members."""
     model = onnx.load(bundle.path / GRAPH)
     facts = {entry.key: entry.value for entry in model.metadata_props}
     helper.set_model_props(model, facts | {"hydrant.members": "2"})
@@ -133,30 +133,30 @@ def with_engine(case: Path, name: str, *changes: Change) -> Path:
 
 
 def choice(path: Path, machine: Machine, precision: str | None) -> dict[str, Any]:
-    """Python's choice, or its kind of error; the bundle's folder is written ``{bundle}``."""
-    asked = {"bundle": path.name, **vars(machine), "precision": precision}
+    """Python's choice or type of error; ``{bundle}`` replaces the bundle's folder."""
+    request = {"bundle": path.name, **vars(machine), "precision": precision}
     bundle = Bundle.open(path)
     try:
         chosen = choose_engine(bundle, machine, precision)
         read_engine(bundle, chosen)
     except HydrantError as error:
-        return asked | {"error": type(error).__name__}
-    return asked | {"name": chosen.name, "rebuild": chosen.rebuild.replace(shlex.quote(str(path)), "{bundle}")}
+        return request | {"error": type(error).__name__}
+    return request | {"name": chosen.name, "rebuild": chosen.rebuild.replace(shlex.quote(str(path)), "{bundle}")}
 
 
 def all_parts() -> list[dict[str, Any]]:
-    """How batches of many sizes run with engines of several profiles."""
+    """Splits of batches of many sizes by engines with several profiles."""
     engines = [[SMALL], [LARGE], [PADDED], [SMALL, LARGE], [LARGE, SMALL, PADDED], [IMAGES]]
-    found = []
+    entries = []
     for profiles, rows, tokens in itertools.product(engines, (1, 2, 3, 6, 7, 13, 32), (1, 4, 9, 12, 13, 24, 25)):
         number = None if profiles == [IMAGES] else tokens
         command = "hydrant build out --sequence 4:8:12 --precision fp32"
         entry: dict[str, Any] = {"profiles": profiles, "rebuild": command.split(), "rows": rows, "tokens": number}
-        made = Profiles(profiles, command)
-        entry |= {"longest": made.longest, "largest": made.largest(rows, number)}
+        split = Profiles(profiles, command)
+        entry |= {"longest": split.longest, "largest": split.largest(rows, number)}
         try:
-            entry["parts"] = [vars(part) for part in made.parts(rows, number)]
+            entry["parts"] = [vars(part) for part in split.parts(rows, number)]
         except HydrantError as error:
             entry["text"] = str(error)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries

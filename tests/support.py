@@ -1,4 +1,4 @@
-"""What tests build on: tiny random models of every family, inputs, plans, and the command line."""
+"""Test helpers: tiny random models of every family, inputs, plans, and the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip", "clip-classifier", "dinov2")
 TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:4], FAMILIES[4:]
-ALIASES = ("xlm-roberta", "camembert")  # RoBERTa by other names: test_families.py
+ALIASES = ("xlm-roberta", "camembert")  # other names of RoBERTa: test_families.py
 ROBERTAS = ("roberta", *ALIASES)
 ALL_FAMILIES = (*FAMILIES, *ALIASES, "modernbert", "dinov2_with_registers", "siglip")
 PROMPTS = ("a cat", "a photo of a dog", "the moon", "a house by the sea", "2 trees")
@@ -37,8 +37,8 @@ WORDS += ["hello", "world", "transfer", "money", "weather", "today", "what", "is
 def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     """A tiny classifier of a family, with random weights large enough for heads to matter.
 
-    CLIP's has one prompt for each class; ``dual_encoder`` is the model that it was made of, and ``prompt_tokens`` are
-    what that reads beside the image.
+    CLIP's has one prompt for each class; ``dual_encoder`` is its source model, and ``prompt_tokens`` the tokenized
+    prompts.
     """
     torch.manual_seed(seed)
     model = make_dual_encoder(**settings) if family == "clip" else _plain_model(family, settings)
@@ -46,13 +46,13 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name.lower() and name.endswith("weight")
             parameter.normal_(1.0 if is_norm else 0.0, 0.3)
-        if family == "clip-classifier":  # no LayerNorm stands before it
+        if family == "clip-classifier":  # no LayerNorm before it
             model.classifier.weight.mul_(0.1)
     return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
 
 
 def kind_of(family: str) -> tuple[str, dict[str, Any]]:
-    """Name of a family's classes, and the configuration of a tiny one."""
+    """Name of a family's classes, and a tiny configuration."""
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
@@ -89,12 +89,12 @@ def _plain_model(family: str, settings: dict[str, Any]) -> Any:
 
 
 def model_type(family: str) -> str:
-    """The name that plans and bundles have for a family: transformers' own."""
+    """Name of a family in plans and bundles: transformers' ``model_type``."""
     return "clip" if family == "clip-classifier" else family
 
 
 def make_dual_encoder(**settings: Any) -> torch.nn.Module:
-    """A tiny ``CLIPModel``; ``settings`` are those of its image tower."""
+    """A tiny ``CLIPModel``; ``settings`` are for its image tower."""
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     text = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
     tokens = {"vocab_size": 90, "max_position_embeddings": 77, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
@@ -105,12 +105,14 @@ def make_dual_encoder(**settings: Any) -> torch.nn.Module:
 
 
 def zero_shot(model: Any, texts: Sequence[str], names: Sequence[str] = "abcde") -> Any:
-    """The classifier of one prompt for each class, which remembers the model that it was made of."""
+    """A zero-shot classifier with one prompt for each class, which keeps its source model."""
     tokenizer = make_clip_tokenizer()
-    made = load_zero_shot(model, dict(zip(names, texts, strict=True)), tokenizer=tokenizer)
+    classifier = load_zero_shot(model, dict(zip(names, texts, strict=True)), tokenizer=tokenizer)
     tokens = tokenizer(list(texts), padding=True, return_tensors="pt")
-    made.__dict__.update(dual_encoder=model, prompt_tokens=dict(tokens))  # no submodules: the weights stay the same
-    return made
+    classifier.__dict__.update(
+        dual_encoder=model, prompt_tokens=dict(tokens)
+    )  # not submodules: the weights stay the same
+    return classifier
 
 
 def make_clip_tokenizer() -> Any:
@@ -214,11 +216,11 @@ def make_tokenizer(folder: Path) -> Any:
 
 
 OLDEST = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 13)
-"""Whether this is transformers as old as hydrant takes it (5.12), which differs in what some tests are made of."""
+"""True for the oldest supported transformers (5.12), in which some test data differ."""
 
 
 def for_this_version(program: str) -> str:
-    """A program whose import of ``AutoImageProcessor`` works without torchvision, as it does in later versions."""
+    """Adapt a program to the oldest transformers, whose ``AutoImageProcessor`` needs torchvision."""
     line = "from transformers import AutoImageProcessor"
     older = "from transformers.models.auto.image_processing_auto import AutoImageProcessor"
     return program.replace(line, older) if OLDEST else program
@@ -227,7 +229,7 @@ def for_this_version(program: str) -> str:
 def run_cli(
     *arguments: object, timeout: float = 300, cwd: str | Path = "/", given: str = "", fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own, outside the checkout; ``fresh`` starts Python anew for it."""
+    """Run the command line in another process outside the checkout; ``fresh`` starts a new Python."""
     words = [str(word) for word in arguments]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
     if not fresh:
@@ -245,7 +247,7 @@ def run_cli(
 
 
 def many_scans(more: int) -> bytes:
-    """A progressive JPEG file of five scans or so, of which the last is there so many more times."""
+    """A progressive JPEG file whose last scan is repeated ``more`` times."""
     whole = io.BytesIO()
     Image.new("L", (24, 24), 128).save(whole, "JPEG", progressive=True)
     before, _, last = whole.getvalue()[:-2].rpartition(b"\xff\xda")
@@ -255,10 +257,7 @@ def many_scans(more: int) -> bytes:
 def run_python(
     program: str, *arguments: object, timeout: float = 600, cwd: str | Path = "/", given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """A program that is shown to users, in a process of its own that has the heavy imports behind it.
-
-    What those leave lying about is not to be reached for, so of ``hydrant`` it may name what is public alone.
-    """
+    """Run a program from the docs in another process with heavy imports done; it may use only public names."""
     assert set(re.findall(r"(?<!from )\bhydrant\.(\w+)", program)) <= set(hydrant.__all__), program
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     return command.run([str(word) for word in arguments], environment, cwd, given, timeout, program)

@@ -1,4 +1,4 @@
-"""BatchEnsembles: the bundle against the factors applied by hooks to the untouched Hugging Face model."""
+"""BatchEnsembles, compared with factors that hooks apply to the untouched Hugging Face model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 def factors_of(family: str, tensors: Mapping[str, torch.Tensor], member: int) -> Factors:
-    """Hugging Face's module → r [in] and s [out] of a member, as far as there are factors."""
+    """Hugging Face's module → a member's r [in] and s [out], for the modules with factors."""
     prefix, *names = LINEAR[family]
     places = [
         (f"layers.{layer}.{ours}", f"{prefix.format(layer)}{name}", index if index < 3 else None)
@@ -73,23 +73,23 @@ def factors_of(family: str, tensors: Mapping[str, torch.Tensor], member: int) ->
         for index, (ours, name) in enumerate(zip(OURS, names, strict=True))
     ]
     places += [(ours, name, None) for ours, name in zip(("pooler", "classifier"), LAST[family], strict=True) if name]
-    found = {}
+    factors = {}
     for ours, name, third in places:
         if f"{ours}.input_factor" in tensors:
             r, s = tensors[f"{ours}.input_factor"][member], tensors[f"{ours}.output_factor"][member, 0]
-            found[name] = (r[0], s) if third is None else (r[third], s.chunk(3)[third])
-    return found
+            factors[name] = (r[0], s) if third is None else (r[third], s.chunk(3)[third])
+    return factors
 
 
 @contextmanager
 def factored(model: torch.nn.Module, factors: Factors) -> Iterator[None]:
-    """Within the block every named linear map is ((x ∘ r) W) ∘ s + b, as in the paper."""
+    """Make every named linear map ((x ∘ r) W) ∘ s + b during the block, as in the paper."""
     handles = []
     for name, (r, s) in factors.items():
         linear: Any = model.get_submodule(name)
         bias = 0 if linear.bias is None else linear.bias.detach()
         handles += [
-            linear.register_forward_pre_hook(lambda _, given, r=r: (given[0] * r,)),
+            linear.register_forward_pre_hook(lambda _, inputs, r=r: (inputs[0] * r,)),
             linear.register_forward_hook(lambda _, __, out, s=s, bias=bias: (out - bias) * s + bias),
         ]
     try:
@@ -101,11 +101,11 @@ def factored(model: torch.nn.Module, factors: Factors) -> Iterator[None]:
 
 def expected_logits(family: str, tensors: Mapping[str, torch.Tensor], plan: HeadPlan) -> np.ndarray:
     """[M, B, C] of the Hugging Face model with the members' factors, pruned heads silenced."""
-    model, found = make_model(family), []
+    model, logits = make_model(family), []
     for member, keep in enumerate(plan.members):
         with factored(model, factors_of(family, tensors, member)), torch.no_grad(), oracle.silenced(model, keep, HEADS):
-            found.append(model(**make_inputs(family)).logits.numpy())
-    return np.stack(found)
+            logits.append(model(**make_inputs(family)).logits.numpy())
+    return np.stack(logits)
 
 
 def with_drawn_factors(family: str, plan: HeadPlan | None, first: int, deviation: float = 0.3) -> FusedClassifier:
@@ -122,7 +122,7 @@ def with_drawn_factors(family: str, plan: HeadPlan | None, first: int, deviation
 @pytest.mark.parametrize("pruned", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
-    """With the factors and merged; all maps have them, but for heads that members have to themselves anyway."""
+    """Checked before and after merging; all maps have factors except those of pruned heads."""
     plan = random_plan(family, 3) if pruned else None
     module = with_drawn_factors(family, plan, 0 if pruned else 1)
     tensors = {name: tensor.detach() for name, tensor in module.named_parameters()}
@@ -140,7 +140,7 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
 @given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 5), st.integers(0, 99))
 @settings(max_examples=40)
 def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
-    """((x ∘ r) W) ∘ s + b is what the merged weight gives, map by map; factors of one leave it bit for bit."""
+    """The merged weight gives ((x ∘ r) W) ∘ s + b, map by map; factors of one leave it bit-identical."""
     rng = np.random.default_rng(seed)
     shapes = (2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)
     x, w, b = (rng.standard_normal(shape) for shape in shapes)
@@ -149,7 +149,7 @@ def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, output
     assert torch.equal(merged(tensors)["up.weight"], linear.weight.detach().expand(members, -1, -1))
     r, s = rng.standard_normal((members, maps, inputs)), rng.standard_normal((members, 1, maps * outputs))
     tensors |= {"up.input_factor": torch.tensor(r), "up.output_factor": torch.tensor(s), "up.weight": torch.tensor(w)}
-    found = merged(tensors)["up.weight"]
+    weight = merged(tensors)["up.weight"]
     with torch.no_grad():
         linear.input_factor.copy_(tensors["up.input_factor"])
         linear.output_factor.copy_(tensors["up.output_factor"])
@@ -157,7 +157,7 @@ def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, output
     for member in range(members):
         parts = [(x * r[member, k]) @ w[0][:, k * outputs : (k + 1) * outputs] for k in range(maps)]
         expected = np.concatenate(parts, axis=1) * s[member]
-        np.testing.assert_allclose(x @ found[member].double().numpy(), expected, atol=1e-5)
+        np.testing.assert_allclose(x @ weight[member].double().numpy(), expected, atol=1e-5)
         np.testing.assert_allclose(forward[member], expected + b[0], atol=1e-4)
 
 
@@ -168,7 +168,7 @@ NUMBERS: dict[str, Any] = {"epochs": 4, "learning_rate": 3e-3, "fork_from": 1}
 
 
 def alike(folder: Path, checkpoint: Path, modality: str = "text") -> Path:
-    """A bundle of three members that are alike."""
+    """A bundle of three equal members."""
     return save_bundle(fuse(checkpoint, members=3), folder, load_processor(checkpoint, modality)).path
 
 
@@ -186,7 +186,7 @@ def bundle(source: Path, tmp_path: Path) -> Path:
 def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     family: str, bert_checkpoint: Path, vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Factors alone are tuned, so that the oracle is the untouched checkpoint; cost, graph and trunk are checked."""
+    """Only factors are tuned, so the oracle is the untouched checkpoint; cost, graph and trunk are checked."""
     text = family == "bert"
     path = alike(tmp_path / "bundle", bert_checkpoint if text else vit_checkpoint, "text" if text else "image")
     caught: list[dict[str, torch.Tensor]] = []
@@ -200,16 +200,16 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     report = tune(path, (sentences if text else pictures)(100, 0), how, reading=READING, output=tmp_path / "tuned")
     assert report.improved
     assert report.frozen == 1
-    found = load_ensemble(tmp_path / "tuned")
+    tuned = load_ensemble(tmp_path / "tuned")
     with torch.no_grad():
-        logits = found(**make_inputs(family)).member_logits
-    np.testing.assert_allclose(logits, expected_logits(family, caught[0], found.plan), atol=1e-4, rtol=1e-4)
+        logits = tuned(**make_inputs(family)).member_logits
+    np.testing.assert_allclose(logits, expected_logits(family, caught[0], tuned.plan), atol=1e-4, rtol=1e-4)
     assert float(logits.std(dim=0).max()) > 0.01
-    assert found.trunk == 1
+    assert tuned.trunk == 1
     before = weights(path)
-    own = {name for name, tensor in found.state_dict().items() if tensor.shape[0] == 3}
+    own = {name for name, tensor in tuned.state_dict().items() if tensor.shape[0] == 3}
     assert not any(name.startswith(("layers.0.", "embeddings.")) or "norm" in name for name in own)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in found.state_dict().items() if name not in own)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tuned.state_dict().items() if name not in own)
     assert_cost(tmp_path / "tuned", make_inputs(family))
     assert hydrant.estimate_cost(tmp_path / "tuned").fork == 1
     assert hydrant.verify(tmp_path / "tuned", reading=Reading(examples=8)).passed
@@ -218,10 +218,10 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     assert "members differ from layer 1 on" in inspect_text(facts)
 
 
-def test_interrupted_it_goes_on_to_the_same_weights(
+def test_an_interrupted_run_resumes_with_the_same_weights(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once in the middle of the first epoch, so that the factors drawn come from the state; then after an epoch."""
+    """Interrupted in the first epoch, so that the drawn factors come from the state, and again after an epoch."""
     data, numbers = sentences(90, 0), {**NUMBERS, "epochs": 3}
     settle = partial(tune, bundle, data, reading=READING)
     expected = settle(BatchEnsemble(**numbers), output=tmp_path / "whole")
@@ -242,10 +242,10 @@ def test_interrupted_it_goes_on_to_the_same_weights(
     [
         ({"deviation": float("nan")}, r"deviation is 'nan'"),
         ({"factors_only": True, "unfreeze": True}, r"expected one of them"),
-        ({"fork_from": 3}, r"fork_from is '3'; expected a layer of the model, from 0 to 2"),
+        ({"fork_from": 3}, r"fork_from is '3'; expected a layer"),
     ],
 )
-def test_refused(options: dict[str, Any], message: str, bundle: Path) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str, bundle: Path) -> None:
     with pytest.raises(InputError, match=message):
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))
 
@@ -255,13 +255,13 @@ def test_factors_of_one_change_nothing(family: str) -> None:
     ensemble = fuse(make_model(family), members=3)
     module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
     before = module.state_dict()
-    given = with_factors(module, 0)
+    factored_maps = with_factors(module, 0)
     with torch.no_grad():
-        found, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
-    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
+        logits, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
+    torch.testing.assert_close(logits, plain, atol=1e-5, rtol=1e-5)
     whole = merged(dict(module.named_parameters()))
     assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
-    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
+    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(factored_maps)
     assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
 
 

@@ -1,10 +1,12 @@
-"""Files may name hubs, code, kernels, addresses and other files: nothing of that is asked for."""
+"""Hubs, code, kernels, addresses and files that data or checkpoints name are never requested."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import socket
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,41 +48,33 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of a network, which is not there."""
-    found: list[str] = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Requests to a network, all of which fail."""
+    places: list[str] = []
 
     def refuse(*where: Any, **options: Any) -> None:
-        found.append(str(where))
-        raise OSError("there is no network")
+        places.append(str(where))
+        raise OSError("no network")
 
     for name in ("getaddrinfo", "create_connection"):
         monkeypatch.setattr(socket, name, refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", refuse)
-    return found
+    return places
 
 
-def opened(source: str | Path) -> list[str]:
-    """What comes of opening a checkpoint in each way: nothing, or why it was refused."""
-    ways = (load_model, load_traced, *(lambda name, kind=kind: load_processor(name, kind) for kind in READ))
-    found = []
-    for way in ways:
-        try:
+def open_in_all_ways(source: str | Path) -> None:
+    """Open a checkpoint as every type of model and processor, and ignore errors."""
+    kinds = ("text", "image", "audio")
+    for way in (load_model, load_traced, *(partial(load_processor, modality=kind) for kind in kinds)):
+        with suppress(HydrantError):
             way(source)  # type: ignore[operator]
-            found.append("")
-        except HydrantError as error:
-            found.append(str(error))
-    return found
-
-
-READ = "text", "image", "audio"
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with what prepares texts and images, to be copied."""
+    """A model with a tokenizer and an image processor, to be copied."""
     folder = tmp_path_factory.mktemp("elsewhere")
     make_model("bert").save_pretrained(folder)
     make_tokenizer(folder)
@@ -89,24 +83,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_nothing_that_a_checkpoint_names_is_asked_for(
-    name: str, asked: list[str], checkpoint: Path, tmp_path: Path
+def test_nothing_that_a_checkpoint_names_is_requested(
+    name: str, requests: list[str], checkpoint: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(checkpoint, tmp_path / "named")
     for file, change in NAMED[name].items():
         path = folder / file
         before = json.loads(path.read_text()) if path.is_file() else {}
         path.write_text(json.dumps({**before, **change}))
-    assert len(opened(folder)) == 5
-    assert not asked
+    open_in_all_ways(folder)
+    assert not requests
 
 
-def test_a_name_of_a_hub_is_asked_for(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the test above could not fail."""
+def test_a_hub_name_is_requested(requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the test above can fail."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between tries
     with pytest.raises(InputError):
         load_model("somebody/model")
-    assert asked
+    assert requests
 
 
 FILE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
@@ -114,12 +108,12 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
 IMAGES = DataOptions(text="image")
 
 
-def declared(path: Path, found: Any, kind: str = "Image", nested: bool = False) -> Path:
-    """A Parquet file whose metadata say of a column beside that of texts what it holds."""
+def declared(path: Path, value: Any, kind: str = "Image", nested: bool = False) -> Path:
+    """A Parquet file with texts, and a second column whose type its metadata declare."""
     features = {"text": {"dtype": "string", "_type": "Value"}, "image": {"_type": kind}}
     if nested:
         features["image"] = {"_type": "List", "feature": features["image"]}  # type: ignore[dict-item]
-    column = pyarrow.array([[found] if nested else found], pyarrow.list_(FILE) if nested else FILE)
+    column = pyarrow.array([[value] if nested else value], pyarrow.list_(FILE) if nested else FILE)
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     path.parent.mkdir(exist_ok=True)
     table = pyarrow.table({"text": ["a text"], "image": column}).replace_schema_metadata(metadata)
@@ -134,38 +128,38 @@ ADDRESSES = [
     *((PLACE, "Audio", nested) for nested in (False, True)),
     (PLACE, "Video", True),
 ]
-"""What is named, by a column of which kind, and whether it stands in a list."""
+"""Address, type of its column, and true if it is in a list."""
 
 
 @pytest.mark.parametrize(("place", "kind", "nested"), ADDRESSES)
-def test_no_address_in_data_is_asked_for(
-    place: str, kind: str, nested: bool, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_address_in_data_is_requested(
+    place: str, kind: str, nested: bool, requests: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether its column is read or not, from a file and from what ``datasets`` loads."""
+    """Checked with and without reading its column, from a file and through ``datasets``."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
     assert [row.input for row in named_rows(path)] == ["a text"]
-    said = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
-    with pytest.raises(InputError, match=said) as told:
+    message = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    with pytest.raises(InputError, match=message) as caught:
         list(named_rows(path, IMAGES))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     for name in (f"hf:{path.parent}", path) if not nested else ():
         (row,) = named_rows(name, IMAGES, missing=True)
         with pytest.raises(InputError, match=r"input 0 is a file at the address .*, which is not fetched; load it"):
             _prepared(row.input)
-    assert not asked
+    assert not requests
 
 
 def _prepared(image: Any) -> None:
     ImageProcessor.encode(ImageProcessor.__new__(ImageProcessor), [image])
 
 
-def test_images_in_data_are_read_as_others_are(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_images_in_data_are_read_as_files_are(
+    requests: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their bytes come as they are, so that no other program draws them; a path is that of a file on this machine."""
+    """Their bytes are unchanged, so that no other program draws them; a path is a local file."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("another program was asked"))
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("another program ran"))
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": EPS, "path": "a.png"})
     for name in (path, f"hf:{path.parent}"):
         (row,) = named_rows(name, IMAGES, missing=True)
@@ -179,12 +173,14 @@ def test_images_in_data_are_read_as_others_are(
     assert blurred[0] == blurred[1] == blurred[2]
     declared(path, {"bytes": None, "path": str(tmp_path / "a.png")})
     assert [row.input for row in named_rows(path, IMAGES, missing=True)] == [tmp_path / "a.png"]
-    assert not asked
+    assert not requests
 
 
 @pytest.mark.parametrize("place", [PLACE, "hf://datasets/a/b/c.png"])
 @pytest.mark.parametrize("column", ["image", "audio"])
-def test_no_address_in_a_table_of_paths_is_asked_for(column: str, place: str, asked: list[str], tmp_path: Path) -> None:
+def test_no_address_in_a_table_of_paths_is_requested(
+    column: str, place: str, requests: list[str], tmp_path: Path
+) -> None:
     prepare = _prepared if column == "image" else lambda sound: opened_sound(sound, 0, 16000)
     for name, content in (
         ("data.jsonl", json.dumps({column: place})),
@@ -194,4 +190,4 @@ def test_no_address_in_a_table_of_paths_is_asked_for(column: str, place: str, as
         (row,) = named_rows(tmp_path / name, DataOptions(text=column), missing=True)
         with pytest.raises(InputError, match=r"is an address|is no file|is a dict"):
             prepare(row.input)
-    assert not asked
+    assert not requests

@@ -1,4 +1,4 @@
-"""The host logic of engines, against stand-ins for TensorRT and the GPU: nothing here counts as execution on one."""
+"""Host logic of engines, with fakes of TensorRT and the GPU; no test here runs on a GPU."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
-from hydrant import Bundle, export_onnx, fuse, save_bundle
+from hydrant import Bundle, export_onnx
 from hydrant.engines.metadata import engine_path, metadata_path
 from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.tensorrt import lane as engine_lane
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, rebuild_command
-from hydrant.runtime.backends.tensorrt.cuda import Holdings
+from hydrant.runtime.backends.tensorrt.cuda import Resources
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.backends.tensorrt.profiles import Part, Profiles
 from hypothesis import given
 from hypothesis import strategies as st
-from support import make_model, random_plan
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 LATENCY = text_profile((1, 1, 1), (4, 8, 12), TEXT)
@@ -31,28 +30,19 @@ THROUGHPUT = text_profile((2, 4, 6), (4, 16, 24), TEXT)
 IMAGES = {"pixel_values": ((2, 3, 12, 12), (2, 3, 12, 12), (4, 3, 12, 12))}
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny text bundle with a graph, to be copied."""
-    path = tmp_path_factory.mktemp("engine") / "bundle"
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
-    export_onnx(path)
-    return path
-
-
 @pytest.fixture
-def path(exported: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(exported, tmp_path / "bundle"))
+def path(text_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """Stand-ins in the place of both libraries, and a cache folder of the test's own."""
-    made = {"tensorrt": make_library("tensorrt"), "tensorrt-rtx": make_library("tensorrt_rtx")}
-    for library in made.values():
+    """Fakes of both libraries, and a private cache folder."""
+    fakes = {"tensorrt": make_library("tensorrt"), "tensorrt-rtx": make_library("tensorrt_rtx")}
+    for library in fakes.values():
         monkeypatch.setitem(sys.modules, library.__name__, library)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return made
+    return fakes
 
 
 def open_engine(path: Path, device: Device | None = None, library: str = "tensorrt", **options: Any) -> EngineBackend:
@@ -62,7 +52,7 @@ def open_engine(path: Path, device: Device | None = None, library: str = "tensor
 
 
 def text(rows: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """A batch with padding beside the shorter texts."""
+    """A batch with padding after the shorter texts."""
     rng = np.random.default_rng(seed)
     mask = (np.arange(tokens) < rng.integers(1, tokens + 1, (rows, 1))).astype(np.int64)
     return {
@@ -104,13 +94,13 @@ def test_the_smallest_adequate_profile_is_chosen(rows: int, tokens: int, expecte
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(1, 9), st.integers(0, 15)), min_size=1),
 )
 def test_every_row_runs_once_within_a_profile(rows: int, tokens: int, sizes: list[tuple[int, int, int, int]]) -> None:
-    made = [
+    profiles = [
         text_profile((low, low, low + more), (short, short, 24 + longer), TEXT) for low, more, short, longer in sizes
     ]
-    parts = Profiles(made, "").parts(rows, tokens)
+    parts = Profiles(profiles, "").parts(rows, tokens)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
     for part in parts:
-        least, _, most = made[part.profile]["input_ids"]
+        least, _, most = profiles[part.profile]["input_ids"]
         assert least[0] <= part.rows <= most[0]
         assert part.tokens is not None
         assert least[1] <= part.tokens <= most[1]
@@ -150,7 +140,7 @@ def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any
 
 
 @pytest.mark.parametrize("library", ["tensorrt", "tensorrt-rtx"])
-def test_a_backend_that_is_forgotten_gives_everything_back(library: str, path: Path, libraries: dict[str, Any]) -> None:
+def test_a_garbage_collected_backend_releases_everything(library: str, path: Path, libraries: dict[str, Any]) -> None:
     add_engine(path, (LATENCY, THROUGHPUT), library)
     device = Device()
     backend = open_engine(path, device, library)
@@ -162,13 +152,13 @@ def test_a_backend_that_is_forgotten_gives_everything_back(library: str, path: P
     gc.collect()
     assert device.live == {}
     assert len(engine.contexts) == 0
-    held = Holdings(device)
+    held = Resources(device)
     held.memory(16)
     del held
     assert device.live == {}
 
 
-def test_a_failure_of_the_engine_is_told_and_its_lane_not_used_again(path: Path, libraries: dict[str, Any]) -> None:
+def test_a_failure_of_the_engine_is_reported_and_its_lane_discarded(path: Path, libraries: dict[str, Any]) -> None:
     add_engine(path, (LATENCY,))
     device = Device()
     backend = open_engine(path, device)
@@ -201,29 +191,29 @@ def test_tensors_on_the_device_are_not_copied(path: Path) -> None:
         np.testing.assert_allclose(torch.from_dlpack(outputs["probabilities"]), expected["probabilities"], atol=1e-5)
     assert outputs["probabilities"].__cuda_array_interface__["shape"] == (3, 5)
     assert_same(backend.run(inputs), expected)
-    kept = torch.from_dlpack(outputs["probabilities"])
+    probabilities = torch.from_dlpack(outputs["probabilities"])
     backend.close()
     del outputs
     gc.collect()
-    np.testing.assert_allclose(kept, expected["probabilities"], atol=1e-5)
-    assert len(device.live) == 1, "what was handed out lives on"
-    del kept
+    np.testing.assert_allclose(probabilities, expected["probabilities"], atol=1e-5)
+    assert len(device.live) == 1, "an exported array outlives the backend"
+    del probabilities
     gc.collect()
     assert device.live == {}
 
 
-def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
+def test_invalid_device_tensors_are_rejected(path: Path) -> None:
     add_engine(path, (LATENCY, THROUGHPUT))
     backend, inputs = open_engine(path), text(3, 9)
-    elsewhere = EngineBackend(Bundle.open(path), "tensorrt", open_device=lambda _: Device())
+    gpu_only = EngineBackend(Bundle.open(path), "tensorrt", open_device=lambda _: Device())
     with pytest.raises(InputError, match=r"input_ids is on DLPack device \(1, 0\); expected \(2, 0\), the first GPU"):
-        elsewhere.run_device(inputs)
+        gpu_only.run_device(inputs)
     for change, message in (
         ({"input_ids": [[1]]}, "input_ids is a list"),
         ({"input_ids": inputs["input_ids"][:, ::2]}, "input_ids is not contiguous"),
         ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .*int64"),
-        ({"attention_mask": inputs["attention_mask"][:2]}, "one batch and sequence"),
-        (text(7, 9), "no profile of the engine takes"),
+        ({"attention_mask": inputs["attention_mask"][:2]}, "same batch and sequence"),
+        (text(7, 9), "no profile of the engine"),
     ):
         with pytest.raises(InputError, match=message):
             backend.run_device({**inputs, **change})
@@ -242,9 +232,9 @@ def test_a_damaged_file_never_reaches_the_library(file: str, path: Path, librari
 
 
 MISFITS = [
-    ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' and 10.13.2 is installed"),
+    ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' .*10.13.2 is installed"),
     ({"platform": "windows-amd64"}, "was built on 'windows-amd64'"),
-    ({"compute_capabilities": ("8.0", "8.6")}, "built for compute capability 8.0, 8.6 and this GPU has 8.9"),
+    ({"compute_capabilities": ("8.0", "8.6")}, "built for compute capability 8.0, 8.6 .* GPU has 8.9"),
     ({"onnx_sha256": "0" * 64}, r"model\.fp32\.onnx has changed since engine tensorrt-fp32 was built from it"),
 ]
 
@@ -259,7 +249,7 @@ def test_an_engine_that_does_not_fit_names_the_command(
     assert libraries["tensorrt"].loads == 0
 
 
-def test_the_command_builds_the_same_engine(path: Path) -> None:
+def test_the_rebuild_command_has_the_options_of_the_engine(path: Path) -> None:
     bundle = Bundle.open(path)
     start = f"hydrant build {path} --backend"
     for name, library, profiles, changes, expected in (
@@ -282,14 +272,16 @@ def test_the_command_builds_the_same_engine(path: Path) -> None:
     assert str(caught.value).endswith(expected)
 
 
-def test_the_preferred_precision_that_fits(path: Path) -> None:
+def test_the_first_suitable_precision_is_chosen(path: Path) -> None:
     export_onnx(path, "fp16")
     add_engine(path, (LATENCY,), name="b")
     add_engine(path, (LATENCY,), name="a", precision="fp16", compute_capabilities=["12.0"])
     bundle, here = Bundle.open(path), Machine("tensorrt", "10.13.2", "8.9")
     assert choose_engine(bundle, here).name == "b", "the FP16 engine is for another GPU"
     assert choose_engine(bundle, Machine("tensorrt", "10.13.2", "12.0")).name == "a"
-    assert choose_engine(bundle, Machine("tensorrt", "10.13.2", None)).name == "a", "without a GPU, all else is judged"
+    assert choose_engine(bundle, Machine("tensorrt", "10.13.2", None)).name == "a", (
+        "without a GPU, everything else must match"
+    )
     with pytest.raises(BackendError, match=r"built for compute capability 12\.0"):
         choose_engine(bundle, here, "fp16")
 
@@ -302,15 +294,9 @@ def test_a_stripped_engine_takes_its_weights_from_the_graph(path: Path, librarie
     libraries["tensorrt"].refuse_weights = True
     with pytest.raises(BackendError, match="weights of another shape"):
         open_engine(path)
-    graph = path / "model.fp32.onnx"
-    graph.write_bytes(graph.read_bytes()[:-1] + b"\xff")
-    loads = libraries["tensorrt"].loads
-    with pytest.raises(BundleError, match="was altered"):
-        open_engine(path)
-    assert libraries["tensorrt"].loads == loads
 
 
-def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dict[str, Any], tmp_path: Path) -> None:
+def test_rtx_captures_graphs_itself_and_caches_kernels(path: Path, libraries: dict[str, Any], tmp_path: Path) -> None:
     facts = add_engine(path, (LATENCY,), "tensorrt-rtx")
     device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
     backend = open_engine(path, device, "tensorrt-rtx")
@@ -326,7 +312,7 @@ def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dic
     assert not cache.exists()
     backend.close()
     assert cache.read_bytes() == b"kernels finished here"
-    assert cache.parent.stat().st_mode & 0o077 == 0, "kernels are code: nobody else may write them"
+    assert cache.parent.stat().st_mode & 0o077 == 0, "kernels are code, which only the owner may write"
     again = open_engine(path, device, "tensorrt-rtx")
     again.run(text(1, 8))
     assert libraries["tensorrt-rtx"].engines[1].configs[0].cache.data == b"kernels finished here"

@@ -1,4 +1,4 @@
-"""Backends that need a GPU: the chain of ``auto``, ONNX Runtime's providers, and CUDA, on a machine without one."""
+"""GPU backends on a machine without a GPU: the order of ``auto``, ONNX Runtime's providers, and CUDA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from backends import OnCpu
 from fake_tensorrt import Device, add_engine, make_library, text_profile
-from hydrant import Bundle, export_onnx, fuse, load, save_bundle
+from hydrant import Bundle, load
 from hydrant.engines.gpu import NO_GPU, this_gpu
 from hydrant.engines.metadata import graph_digest
 from hydrant.errors import BackendError, InputError
@@ -22,25 +22,22 @@ from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend
 from hydrant.runtime.backends.tensorrt import cuda
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
-from support import make_inputs, make_model, random_plan
+from support import make_inputs
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 PROFILE = text_profile((1, 2, 4), (4, 8, 16), TEXT)
 
-without_gpu = pytest.mark.skipif(this_gpu() is not None, reason="there is a GPU here")
+without_gpu = pytest.mark.skipif(this_gpu() is not None, reason="this machine has a GPU")
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gpu") / "bundle"
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
-    export_onnx(path)
-    return path
+def path(text_bundle: Path) -> Path:
+    return text_bundle
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claim that there is a GPU."""
+    """Pretend that this machine has a GPU."""
     monkeypatch.setattr("hydrant.runtime.backends.backend_registry.this_gpu", lambda: "8.9")
 
 
@@ -67,13 +64,13 @@ def test_with_a_gpu_every_reason_is_recorded(
         "open_device": lambda _: Device(), "memory_kind": 1
     })  # fmt: skip
     with load(path) as predictor:
-        why = dict(predictor.fallbacks)
-    assert list(why) == list(ON_GPU)
-    assert "tensorrt is not installed" in why["tensorrt"]
-    assert "has no tensorrt-rtx engine" in why["tensorrt-rtx"]
-    assert "has no TensorrtExecutionProvider" in why["onnxruntime-tensorrt"]
-    assert "has no CUDAExecutionProvider" in why["onnxruntime-cuda"]
-    assert all("\n" not in reason for reason in why.values())
+        reasons = dict(predictor.fallbacks)
+    assert list(reasons) == list(ON_GPU)
+    assert "tensorrt is not installed" in reasons["tensorrt"]
+    assert "has no tensorrt-rtx engine" in reasons["tensorrt-rtx"]
+    assert "has no TensorrtExecutionProvider" in reasons["onnxruntime-tensorrt"]
+    assert "has no CUDAExecutionProvider" in reasons["onnxruntime-cuda"]
+    assert all("\n" not in reason for reason in reasons.values())
 
 
 def test_calls_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +97,7 @@ def test_calls_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         device.allocate(1)
 
 
-def test_cuda_bindings_have_what_is_called() -> None:
+def test_cuda_bindings_have_all_used_names() -> None:
     import re
 
     library = pytest.importorskip("cuda.bindings.runtime")
@@ -110,7 +107,7 @@ def test_cuda_bindings_have_what_is_called() -> None:
 
 
 @without_gpu
-def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tmp_path: Path) -> None:
+def test_the_installed_library_fails_without_a_gpu(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     from hydrant.build import build_engine
 
@@ -122,29 +119,23 @@ def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tm
         EngineBackend(Bundle.open(copy), "tensorrt-rtx", open_device=lambda _: Device())
 
 
-def test_the_installed_library_has_what_is_used() -> None:
+def test_the_installed_library_has_all_used_names() -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     used = {
-        "Runtime": ["deserialize_cuda_engine", "engine_host_code_allowed"],
-        "ICudaEngine": [
-            "num_io_tensors", "get_tensor_name", "get_tensor_dtype", "get_tensor_shape", "get_tensor_mode",
-            "num_optimization_profiles", "get_tensor_profile_shape", "create_execution_context",
-            "create_runtime_config",
-        ],
-        "IExecutionContext": [
-            "set_optimization_profile_async", "set_input_shape", "set_tensor_address", "execute_async_v3"
-        ],
-        "IRuntimeConfig": ["create_runtime_cache", "set_runtime_cache", "cuda_graph_strategy"],
-        "IRuntimeCache": ["serialize", "deserialize"],
-        "CudaGraphStrategy": ["DISABLED", "WHOLE_GRAPH_CAPTURE"],
-        "Refitter": ["refit_cuda_engine"],
-        "OnnxParserRefitter": ["refit_from_file", "num_errors", "get_error"],
-        "DataType": ["INT64", "FLOAT"],
-        "TensorIOMode": ["INPUT", "OUTPUT"],
-    }  # fmt: skip
+        "Runtime": "deserialize_cuda_engine engine_host_code_allowed",
+        "ICudaEngine": "num_io_tensors get_tensor_name get_tensor_dtype get_tensor_shape get_tensor_mode "
+        "num_optimization_profiles get_tensor_profile_shape create_execution_context create_runtime_config",
+        "IExecutionContext": "set_optimization_profile_async set_input_shape set_tensor_address execute_async_v3",
+        "IRuntimeConfig": "create_runtime_cache set_runtime_cache cuda_graph_strategy",
+        "IRuntimeCache": "serialize deserialize",
+        "CudaGraphStrategy": "DISABLED WHOLE_GRAPH_CAPTURE",
+        "Refitter": "refit_cuda_engine",
+        "OnnxParserRefitter": "refit_from_file num_errors get_error",
+        "DataType": "INT64 FLOAT",
+        "TensorIOMode": "INPUT OUTPUT",
+    }
     for name, attributes in used.items():
-        for attribute in attributes:
-            assert hasattr(getattr(trt, name), attribute), f"{name}.{attribute}"
+        assert set(attributes.split()) <= set(dir(getattr(trt, name))), name
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
@@ -162,47 +153,46 @@ def test_bound_inputs_and_outputs_change_no_result(
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
-def test_a_predictor_runs_tensors_where_they_are(
+def test_a_predictor_runs_device_tensors(
     path: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(OPENERS, "onnxruntime-cuda", lambda bundle, *_: OnCpu(bundle))
     with load(path, "onnxruntime") as plain:
         expected = plain.predict(inputs)
-        with pytest.raises(BackendError, match="onnxruntime runs on the CPU and takes no tensors of a GPU; give"):
+        with pytest.raises(BackendError, match="onnxruntime runs on the CPU"):
             plain.run_device(inputs)
     with load(path, "onnxruntime-cuda") as predictor:
         outputs = predictor.run_device(inputs)
         ones = {name: array[:1] for name, array in inputs.items()}
-        with pytest.raises(InputError, match="one batch and sequence"):
+        with pytest.raises(InputError, match="same batch and sequence"):
             predictor.run_device({**inputs, "attention_mask": ones["attention_mask"]})
-    kept = {name: np.from_dlpack(output) for name, output in outputs.items()}
-    np.testing.assert_allclose(kept["probabilities"], expected.probabilities, atol=1e-6)
-    np.testing.assert_allclose(kept["mutual_information"], expected.mutual_information, atol=1e-6)
+    for name in ("probabilities", "mutual_information"):
+        np.testing.assert_allclose(np.from_dlpack(outputs[name]), getattr(expected, name), atol=1e-6)
     with pytest.raises(BackendError, match="the predictor was closed"):
         predictor.run_device(inputs)
 
 
 @pytest.mark.parametrize("kind", [OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend])
-def test_a_provider_that_did_not_start_is_no_silent_fallback(
+def test_a_failed_provider_is_an_error_without_silent_fallback(
     kind: type[OnnxRuntimeCudaBackend], path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = []
+    requested = []
 
     class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
         def __init__(self, model: str, options: Any, providers: list[Any], **_: Any) -> None:
-            asked.extend(providers)
+            requested.extend(providers)
             super().__init__(model, options, providers=["CPUExecutionProvider"])
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [kind.provider, "CPUExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     with pytest.raises(BackendError, match=f"could not start {kind.provider}"):
         kind(Bundle.open(path))
-    assert asked[0][0] == kind.provider
-    assert dict(asked[:-1])["CUDAExecutionProvider"]["use_tf32"] == 0  # float32 stays float32
-    assert asked[-1] == "CPUExecutionProvider"
+    assert requested[0][0] == kind.provider
+    assert dict(requested[:-1])["CUDAExecutionProvider"]["use_tf32"] == 0  # float32 stays float32
+    assert requested[-1] == "CPUExecutionProvider"
     if kind is OnnxRuntimeTensorRtBackend:
-        options = asked[0][1]
+        options = requested[0][1]
         assert Path(options["trt_engine_cache_path"]).is_relative_to(tmp_path)
         assert options["trt_profile_max_shapes"] == "input_ids:32x40,attention_mask:32x40,token_type_ids:32x40"
         assert not any("fp16" in key or "int8" in key or "bf16" in key for key in options)
@@ -210,7 +200,7 @@ def test_a_provider_that_did_not_start_is_no_silent_fallback(
 
 @pytest.fixture
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An onnxruntime with both providers, on a GPU that has no memory left for a session."""
+    """ONNX Runtime with both providers, on a GPU without memory for a session."""
 
     class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
         def _create_inference_session(self, providers: Any, *rest: Any) -> None:
@@ -227,33 +217,33 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu", "short_of_memory")
-def test_a_session_that_cannot_be_made_on_the_gpu_is_passed_over(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_auto_skips_a_gpu_without_memory(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with load(path) as predictor:
         assert predictor.backend == "onnxruntime"
-        why = dict(predictor.fallbacks)
+        reasons = dict(predictor.fallbacks)
     for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
-        assert "out of memory" in why[name]
-        assert "export" not in why[name]
-    assert capfd.readouterr().out == "", "onnxruntime prints when it falls back by itself"
+        assert "out of memory" in reasons[name]
+        assert "export" not in reasons[name]
+    assert capfd.readouterr().out == "", "onnxruntime prints its own fallbacks"
 
 
 @pytest.mark.usefixtures("short_of_memory")
-def test_a_cache_that_others_may_write_to_is_not_used(path: Path, tmp_path: Path) -> None:
+def test_a_cache_that_others_can_write_to_is_rejected(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "hydrant" / "onnxruntime-tensorrt"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(BackendError, match=r"lets others write to it.*or set XDG_CACHE_HOME"):
+    with pytest.raises(BackendError, match=r"onnxruntime-tensorrt .*XDG_CACHE_HOME"):
         OnnxRuntimeTensorRtBackend(Bundle.open(path))
     folder.chmod(0o700)
     folder.parent.chmod(0o700)
     with pytest.raises(BackendError, match="out of memory"):
         OnnxRuntimeTensorRtBackend(Bundle.open(path))
-    (kept,) = (tmp_path / "cache" / "hydrant" / "onnxruntime-tensorrt").iterdir()
-    assert kept.name == f"{graph_digest(Bundle.open(path), 'model.fp32.onnx')}-{onnxruntime.__version__}"
-    assert kept.stat().st_mode & 0o777 == 0o700
+    (cached,) = folder.iterdir()
+    assert cached.name == f"{graph_digest(Bundle.open(path), 'model.fp32.onnx')}-{onnxruntime.__version__}"
+    assert cached.stat().st_mode & 0o777 == 0o700
 
 
-def test_texts_are_cut_to_what_the_engine_takes(
+def test_texts_are_truncated_to_the_engine_maximum(
     text_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = Path(shutil.copytree(text_bundle, tmp_path / "bundle"))

@@ -1,4 +1,4 @@
-"""Inputs as people have them: rows, bytes, tensors and data sets in Python; patterns, URLs and the hub by name."""
+"""Inputs of all types: rows, bytes, tensors and data sets in Python; patterns, URLs and hub names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_bytes(pixels: np.ndarray) -> bytes:
 
 
 class Listed(torch.utils.data.Dataset[Any]):
-    """A data set of torch, which has a length and places, and no iterator."""
+    """A map-style torch data set, without an iterator."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -64,20 +64,19 @@ class Listed(torch.utils.data.Dataset[Any]):
         lambda rows: datasets.IterableDatasetDict({"x": datasets.Dataset.from_list(rows).to_iterable_dataset()}),
     ],
 )
-def test_labelled_data_of_every_kind(make: Callable[[list[dict[str, Any]]], Any]) -> None:
-    found = read_examples(make(ROWS), LABELS)
-    assert list(found.inputs) == ["hello world", "the money"]
-    assert found.labels is not None
-    assert found.labels.tolist() == [0, 2]
+def test_labelled_data_of_all_types(make: Callable[[list[dict[str, Any]]], Any]) -> None:
+    examples = read_examples(make(ROWS), LABELS)
+    assert list(examples.inputs) == ["hello world", "the money"]
+    assert examples.labels is not None
+    assert examples.labels.tolist() == [0, 2]
 
 
-def test_a_dict_of_columns_is_its_rows() -> None:
-    """As a slice of a data set of ``datasets`` is."""
+def test_a_dict_of_columns_is_read_as_rows() -> None:
     table = datasets.Dataset.from_list(ROWS)
     for columns in (table[:2], {"text": [row["text"] for row in ROWS], "label": np.array([0, 2])}):
-        found = read_examples(columns, LABELS)
-        assert found.inputs == ["hello world", "the money"]
-        assert np.asarray(found.labels).tolist() == [0, 2]
+        examples = read_examples(columns, LABELS)
+        assert examples.inputs == ["hello world", "the money"]
+        assert np.asarray(examples.labels).tolist() == [0, 2]
         assert list(given_inputs(columns, "text")) == ["hello world", "the money"]
         assert list(given_inputs(columns, "text", "text")) == ["hello world", "the money"]
     assert list(given_inputs({"tokens": [["a", "b"], ["c"]]}, "text")) == [["a", "b"], ["c"]]
@@ -97,7 +96,7 @@ def test_a_dict_of_columns_is_its_rows() -> None:
         (lambda: [{"text": ["a"], "label": 0}], "input 0 is a list"),
     ],
 )  # fmt: skip
-def test_wrong_names_are_answered_with_those_that_are_there(
+def test_errors_for_wrong_names_list_the_existing_ones(
     make: Callable[[], Any], message: str, text_bundle: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -110,14 +109,14 @@ def test_rows_and_tables_of_pairs_are_predicted_as_pairs(text_bundle: Path) -> N
     names: dict[str, Any] = {"text_column": "first", "text_pair_column": "second"}
     with hydrant.load(text_bundle) as predictor:
         expected = predictor.predict(pairs).probabilities
-        for given in (rows, iter(rows), pandas.DataFrame(rows), datasets.Dataset.from_list(rows)):
-            np.testing.assert_array_equal(predictor.predict(given, **names).probabilities, expected)
+        for data in (rows, iter(rows), pandas.DataFrame(rows), datasets.Dataset.from_list(rows)):
+            np.testing.assert_array_equal(predictor.predict(data, **names).probabilities, expected)
         usual = [{"text": first, "text_pair": second} for first, second in pairs]
         np.testing.assert_array_equal(predictor.predict(usual).probabilities, expected)
         np.testing.assert_allclose(predictor.predict(usual[0]).probabilities, expected[:1], atol=1e-6)
-        for given in (pandas.DataFrame(rows), rows):
+        for data in (pandas.DataFrame(rows), rows):
             with pytest.raises(InputError, match=r"first, second; expected .*'third'"):
-                predictor.predict(given, text_column="first", text_pair_column="third")
+                predictor.predict(data, text_column="first", text_pair_column="third")
         with pytest.raises(InputError, match=r"input 0 is a str; .* 'first'"):
             predictor.predict(["hello"], text_column="first")
         failed = predictor.predict([{"text": "hello"}, {"title": "hello"}], on_error="row")
@@ -126,7 +125,7 @@ def test_rows_and_tables_of_pairs_are_predicted_as_pairs(text_bundle: Path) -> N
         assert failed.error[1].startswith("input 1 is a dict with the keys title")
 
 
-def test_images_of_every_kind_are_one_image(image_bundle: Path) -> None:
+def test_an_image_of_any_type_gives_the_same_prediction(image_bundle: Path) -> None:
     pixels = PIXELS[0]
     table = datasets.Dataset.from_dict(
         {"image": [Image.fromarray(pixels)]}, datasets.Features({"image": datasets.Image()})
@@ -135,20 +134,10 @@ def test_images_of_every_kind_are_one_image(image_bundle: Path) -> None:
     with hydrant.load(image_bundle) as predictor:
         expected = predictor.predict(pixels).probabilities
         tensor = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-        for given in (
-            as_bytes(pixels),
-            [bytearray(as_bytes(pixels))],
-            tensor,
-            tensor[None],
-            {"image": Image.fromarray(pixels)},
-            {"image": pixels},
-            table,
-            undecoded,
-            undecoded.to_pandas(),
-            datasets.DatasetDict(test=table),
-            Listed([{"image": tensor}]),
-        ):
-            np.testing.assert_allclose(predictor.predict(given).probabilities, expected, atol=1e-6)
+        raw = (as_bytes(pixels), [bytearray(as_bytes(pixels))], tensor, tensor[None], Listed([{"image": tensor}]))
+        tables = (table, undecoded, undecoded.to_pandas(), datasets.DatasetDict(test=table))
+        for data in (*raw, *tables, {"image": Image.fromarray(pixels)}, {"image": pixels}):
+            np.testing.assert_allclose(predictor.predict(data).probabilities, expected, atol=1e-6)
         with pytest.raises(InputError, match="input 0"):
             predictor.predict(b"no image")
         with pytest.raises(InputError, match="pixel_values"):
@@ -157,7 +146,7 @@ def test_images_of_every_kind_are_one_image(image_bundle: Path) -> None:
         assert len(predictor.predict({"pixel_values": ready})) == 2
 
 
-def test_classes_of_one_name_are_told_apart_by_their_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_equal_class_names_get_their_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     names = ["crane", "heron", "crane", "maillot", "stork"]
     ensemble = hydrant.fuse(make_model("vit", id2label=dict(enumerate(names))))
     labels = hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True).labels
@@ -169,7 +158,7 @@ def test_classes_of_one_name_are_told_apart_by_their_index(tmp_path: Path, caplo
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """The file system in memory of fsspec, emptied afterwards."""
+    """The in-memory file system of fsspec, emptied after the test."""
     system = fsspec.filesystem("memory")
     yield system
     system.rm("/", recursive=True)
@@ -184,7 +173,7 @@ def test_a_pattern_reads_its_files_in_order(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"text,label\n{word},a\n")
     assert texts(f"{tmp_path}/part-*.csv") == [("first", "a"), ("second", "a")]
     (tmp_path / "[x].csv").write_text("text,label\nitself,a\n")
-    assert texts(f"{tmp_path}/[x].csv") == [("itself", "a")], "a file of that name comes first"
+    assert texts(f"{tmp_path}/[x].csv") == [("itself", "a")], "an existing file takes precedence"
     for name, pixels in (("cat/1.png", PIXELS[0]), ("dog/2.png", PIXELS[1])):
         (tmp_path / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "pets" / name)
@@ -226,9 +215,7 @@ def test_files_behind_urls_are_read_as_files(tmp_path: Path, memory: Any) -> Non
         ("nonsense://x.csv", InputError, "nonsense"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_behind_a_url(
-    name: str, error: Any, message: str, memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_urls(name: str, error: Any, message: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     files = {"bad.csv": b"sentence\nhello\n", "row.csv": b"text,label\na,b\nc\n"}
     memory.pipe({f"/data/{file}": content for file, content in files.items()})
@@ -248,7 +235,7 @@ def test_names_of_the_hub() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder as repositories of the hub are: two configurations, one of two splits, one of one."""
+    """A folder like a hub repository with two configurations, of two splits and of one split."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -277,18 +264,17 @@ def test_a_data_set_by_configuration_and_split(repository: str) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
+def test_verbs_accept_all_types_of_data(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
     words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
     rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]
     reading = Reading(batch_size=8)
-    forms: list[Any] = [rows, iter(rows), datasets.Dataset.from_list(rows), pandas.DataFrame(rows)]
-    plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in forms]
-    assert len({str(plan.members) for plan in plans}) == 1
+    plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in (rows, iter(rows))]
+    assert plans[0].members == plans[1].members
     unlike = [row["text"][::-1] for row in rows]
     own = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = hydrant.calibrate(own, Listed(rows), iter(unlike), reading=reading)
     assert report.calibration.fitted is not None
     assert report.calibration.fitted["ood_examples"] == 40
     test = datasets.DatasetDict(test=datasets.Dataset.from_list(rows))
-    found = hydrant.evaluate(own, test, unlike, figures=Figures(bootstrap=0), force=True)
-    assert found.examples == 40
+    report = hydrant.evaluate(own, test, unlike, figures=Figures(bootstrap=0), force=True)
+    assert report.examples == 40

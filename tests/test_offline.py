@@ -1,4 +1,4 @@
-"""Large predictions: shards, chunks, parts and what they are merged to, beside the plain stream."""
+"""Large predictions: shards, chunks, parts and merges, compared with a plain stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from hydrant import Predictor
 from hydrant.errors import InputError
-from hydrant.runtime.offline.chunks import Chunks, kept
+from hydrant.runtime.offline.chunks import Chunks, open_chunks
 from hydrant.runtime.offline.input_stream import Cursor, Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
 from hydrant.runtime.offline.scoring import Scoring, answers, example_answer
@@ -32,29 +32,20 @@ WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "w
 
 
 @pytest.fixture(scope="module")
-def bundle(text_bundle: Path) -> Path:
-    return text_bundle
-
-
-@pytest.fixture(scope="module")
-def predictor(bundle: Path) -> Iterator[Predictor]:
-    with hydrant.load(bundle, "onnxruntime", threads=1) as found:
-        yield found
-
-
-def sentence(generator: random.Random) -> str:
-    return " ".join(generator.choices(WORDS, k=generator.randint(1, 9)))
+def predictor(text_bundle: Path) -> Iterator[Predictor]:
+    with hydrant.load(text_bundle, "onnxruntime", threads=1) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     generator = random.Random(0)
-    return [sentence(generator) for _ in range(150)]
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(150)]
 
 
 @pytest.fixture(scope="module")
 def files(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The texts in three files of three forms."""
+    """The texts in three files of three formats."""
     folder = tmp_path_factory.mktemp("data")
     places = [folder / "a.csv", folder / "b.jsonl", folder / "c.parquet"]
     with places[0].open("w", newline="") as file:
@@ -72,7 +63,7 @@ def named(files: Iterable[Path], **settings: Any) -> Sources:
 
 @pytest.fixture(scope="module")
 def expected(predictor: Predictor, texts: list[str]) -> list[dict[str, Any]]:
-    """What the predictor itself says of all texts at once."""
+    """The predictor's rows for all texts at once."""
     return predictor.rows(predictor.predict(texts), texts)
 
 
@@ -80,10 +71,10 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def agree(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """The same rows, with values that differ by rounding alone."""
-    assert [row["index"] for row in found] == [row["index"] for row in expected]
-    for mine, theirs in zip(found, expected, strict=True):
+def agree(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Assert equal rows up to rounding."""
+    assert [row["index"] for row in rows] == [row["index"] for row in expected]
+    for mine, theirs in zip(rows, expected, strict=True):
         assert list(mine) == list(theirs)
         for name, value in theirs.items():
             if isinstance(value, float):
@@ -93,7 +84,7 @@ def agree(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_shards_are_all_rows_in_order_and_alike_in_size(total: int, count: int) -> None:
+def test_shards_cover_all_rows_in_order_with_equal_sizes(total: int, count: int) -> None:
     shards = [Shard(index, count).rows(total) for index in range(1, count + 1)]
     assert [row for shard in shards for row in shard] == list(range(total))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
@@ -101,7 +92,7 @@ def test_shards_are_all_rows_in_order_and_alike_in_size(total: int, count: int) 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), counts=st.lists(st.integers(0, 7), min_size=1, max_size=5))
-def test_a_cursor_reads_any_run_of_rows(
+def test_a_cursor_reads_any_range_of_rows(
     data: st.DataObject, counts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cursor")
@@ -122,7 +113,7 @@ def test_a_cursor_reads_any_run_of_rows(
 
 
 @pytest.mark.parametrize("text", ["text\na\nb\nc\n", "text\na\n"])
-def test_a_file_that_grew_or_shrank_since_it_was_counted_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_grew_or_shrank_after_the_survey_is_rejected(text: str, tmp_path: Path) -> None:
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
     first.write_text("text\na\nb\n")
     second.write_text("text\nx\ny\n")
@@ -135,15 +126,15 @@ def test_a_file_that_grew_or_shrank_since_it_was_counted_is_refused(text: str, t
 
 
 @pytest.mark.parametrize(("count", "chunk", "ending"), [(1, 64, ".jsonl"), (4, 7, ".csv"), (3, 16, ".parquet")])
-def test_parts_merge_to_what_one_run_says(
-    predictor: Predictor, bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path,
+def test_merged_parts_equal_one_run(
+    predictor: Predictor, text_bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path,
     count: int, chunk: int, ending: str,
 ) -> None:  # fmt: skip
     parts = []
     for index in range(1, count + 1):
         parts.append(tmp_path / f"part-{index}{ending}")
         division = Division(output=parts[-1], shard=Shard(index, count), chunk=chunk)
-        predict_part(predictor, bundle, named(files), Scoring(), division)
+        predict_part(predictor, text_bundle, named(files), Scoring(), division)
         assert not list(tmp_path.glob("*.chunks"))
     merged = tmp_path / f"all{ending}"
     merge_parts(parts[::-1], merged)
@@ -155,10 +146,10 @@ def test_parts_merge_to_what_one_run_says(
         with merged.open(newline="") as file:
             rows = list(csv.DictReader(file))
         kinds = {"index": int, "input": str, "label": str}
-        found = [
+        typed = [
             {name: None if cell == "" else kinds.get(name, float)(cell) for name, cell in row.items()} for row in rows
         ]
-        agree(found, expected)
+        agree(typed, expected)
 
 
 def test_parts_from_python(
@@ -178,11 +169,11 @@ def test_parts_from_python(
         hydrant.predict_files(predictor, files[0], tmp_path / "link.csv")
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
-    predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path
+def test_an_interrupted_run_resumes_with_identical_bytes(
+    predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path: Path
 ) -> None:
     whole = Division(output=tmp_path / "whole.jsonl", chunk=16)
-    predict_part(predictor, bundle, named(files), Scoring(), whole)
+    predict_part(predictor, text_bundle, named(files), Scoring(), whole)
     cut_off = Division(output=tmp_path / "cut.jsonl", chunk=16)
     local = local_engine(predictor, named(files), Scoring())
 
@@ -193,7 +184,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
             yield done
 
     with pytest.raises(KeyboardInterrupt):
-        predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=failing)
+        predict_part(predictor, text_bundle, named(files), Scoring(), cut_off, engine=failing)
     assert not cut_off.output.exists()
     folder = tmp_path / "cut.jsonl.chunks"
     damaged = folder / "chunk-000001.jsonl"
@@ -204,16 +195,16 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
         predicted.extend(missing)
         return local(chunks, missing, survey)
 
-    outcome = predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=counting)
+    outcome = predict_part(predictor, text_bundle, named(files), Scoring(), cut_off, engine=counting)
     assert predicted == [1, *range(4, 10)]
     assert (outcome.chunks, outcome.found) == (10, 3)
     assert cut_off.output.read_bytes() == whole.output.read_bytes()
     assert not folder.exists()
-    again = predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=failing)
+    again = predict_part(predictor, text_bundle, named(files), Scoring(), cut_off, engine=failing)
     assert again.made_before
 
 
-def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path) -> None:
+def test_other_work_is_rejected(predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     division = Division(output=output, shard=Shard(1, 2), chunk=16)
 
@@ -224,29 +215,29 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
 
     for begun in (0, 1):
         with pytest.raises(KeyboardInterrupt):
-            predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
-        assert (tmp_path / "out.jsonl.chunks").exists() is bool(begun), "a folder without a chunk is of no use"
+            predict_part(predictor, text_bundle, named(files), Scoring(), division, engine=failing)
+        assert (tmp_path / "out.jsonl.chunks").exists() is bool(begun), "a folder without chunks is removed"
     for name, changed in (("shard", {"shard": Shard(2, 2)}), ("chunk", {"chunk": 17})):
         other = Division(**{"output": output, "shard": Shard(1, 2), "chunk": 16, **changed})
         with pytest.raises(InputError, match=f"with other {name}"):
-            predict_part(predictor, bundle, named(files), Scoring(), other)
-    relabelled = shutil.copytree(bundle, tmp_path / "relabelled")
+            predict_part(predictor, text_bundle, named(files), Scoring(), other)
+    relabelled = shutil.copytree(text_bundle, tmp_path / "relabelled")
     manifest = json.loads((relabelled / "hydrant.json").read_bytes())
     manifest["labels"].reverse()
     (relabelled / "hydrant.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="with other bundle;"):
         predict_part(predictor, relabelled, named(files), Scoring(), division)
     with pytest.raises(InputError, match="with other inputs, rows"):
-        predict_part(predictor, bundle, named(files[:2]), Scoring(), division)
-    first, second = (kept(tmp_path / "a.jsonl", {}, range(3), 2) for _ in range(2))
+        predict_part(predictor, text_bundle, named(files[:2]), Scoring(), division)
+    first, second = (open_chunks(tmp_path / "a.jsonl", {}, range(3), 2) for _ in range(2))
     with first, pytest.raises(InputError, match="used by another process"), second:
         pass
-    predict_part(predictor, bundle, named(files), Scoring(), division)
+    predict_part(predictor, text_bundle, named(files), Scoring(), division)
     with pytest.raises(InputError, match="differs in shard"):
-        predict_part(predictor, bundle, named(files), Scoring(), Division(output=output, shard=Shard(2, 2)))
+        predict_part(predictor, text_bundle, named(files), Scoring(), Division(output=output, shard=Shard(2, 2)))
 
 
-def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
+def test_failed_rows_go_to_a_separate_file(predictor: Predictor, text_bundle: Path, tmp_path: Path) -> None:
     lines = ["hello", "", "money", None, "what", " ", "the weather"]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines))
     sources = named([tmp_path / "x.jsonl"], missing=True)
@@ -255,7 +246,7 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
     for index in (1, 2):
         parts.append(tmp_path / f"{index}.csv")
         division = Division(output=parts[-1], errors=tmp_path / f"bad-{index}.jsonl", shard=Shard(index, 2), chunk=2)
-        predict_part(predictor, bundle, sources, scoring, division)
+        predict_part(predictor, text_bundle, sources, scoring, division)
     with pytest.raises(InputError, match="--errors"):
         merge_parts(parts, tmp_path / "all.csv")
     with pytest.raises(InputError, match=r"errors\.csv"):
@@ -270,25 +261,25 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
     assert [row["index"] for row in bad] == [1, 3, 5]
     assert all(set(row) == {"index", "input", "error"} for row in bad)
     division = Division(output=tmp_path / "with.csv")
-    predict_part(predictor, bundle, sources, scoring, division)
+    predict_part(predictor, text_bundle, sources, scoring, division)
     with division.output.open(newline="") as file:
         assert [bool(row["error"]) for row in csv.DictReader(file)] == [not (text or "").strip() for text in lines]
     with pytest.raises(InputError, match=r"x\.jsonl, row 4"):
-        predict_part(predictor, bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
+        predict_part(predictor, text_bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
     assert not (tmp_path / "y.chunks").exists()
 
 
 @pytest.fixture(scope="module")
 def parts(
-    predictor: Predictor, bundle: Path, files: list[Path], tmp_path_factory: pytest.TempPathFactory
+    predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
     folder = tmp_path_factory.mktemp("parts")
-    found = [folder / f"{index}.jsonl" for index in (1, 2, 3)]
-    for index, path in enumerate(found, start=1):
-        predict_part(predictor, bundle, named(files[:2]), Scoring(), Division(output=path, shard=Shard(index, 3)))
+    paths = [folder / f"{index}.jsonl" for index in (1, 2, 3)]
+    for index, path in enumerate(paths, start=1):
+        predict_part(predictor, text_bundle, named(files[:2]), Scoring(), Division(output=path, shard=Shard(index, 3)))
     other = Division(output=folder / "other.jsonl", shard=Shard(3, 3))
-    predict_part(predictor, bundle, named(files[1:]), Scoring(), other)
-    return [*found, other.output]
+    predict_part(predictor, text_bundle, named(files[1:]), Scoring(), other)
+    return [*paths, other.output]
 
 
 def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tmp_path: Path) -> None:
@@ -326,22 +317,22 @@ def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tm
     assert Part.load(one).shard == Shard(1, 3)
 
 
-def test_chunks_say_what_a_stream_says_bit_for_bit(
-    predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path
+def test_chunks_equal_a_stream_bit_for_bit(
+    predictor: Predictor, text_bundle: Path, files: list[Path], tmp_path: Path
 ) -> None:
     scoring = Scoring(batch_size=2)
     division = Division(output=tmp_path / "x.jsonl", chunk=64)
-    predict_part(predictor, bundle, named(files), scoring, division)
+    predict_part(predictor, text_bundle, named(files), scoring, division)
     stream = [row for window in answers(predictor, named(files).rows(), scoring) for row in window]
     assert read(division.output) == stream
     assert list(example_answer(predictor, scoring)) == list(stream[0])
 
 
-def test_a_killed_command_goes_on(bundle: Path, texts: list[str], tmp_path: Path) -> None:
+def test_a_killed_command_resumes(text_bundle: Path, texts: list[str], tmp_path: Path) -> None:
     data, output = tmp_path / "x.csv", tmp_path / "part.jsonl"
     data.write_text("text\n" + "".join(f"{text}\n" for text in texts * 10))
-    words = ["predict", bundle, "--input", data, "--shard", "2/2", "--chunk", "64", "--batch-size", "2", "--threads",
-             "1", "--output", output]  # fmt: skip
+    words = ["predict", text_bundle, "--input", data, "--shard", "2/2", "--chunk", "64", "--batch-size", "2",
+             "--threads", "1", "--output", output]  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "hydrant", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
     )
@@ -364,8 +355,10 @@ def test_a_killed_command_goes_on(bundle: Path, texts: list[str], tmp_path: Path
     assert again.stdout == f"{output} was there already: shard 2/2, 750 of 1500 rows\n"
 
 
-def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path) -> None:
-    common = ["predict", bundle, "--input", *files, "--threads", "1"]
+def test_commands_end_to_end(
+    text_bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    common = ["predict", text_bundle, "--input", *files, "--threads", "1"]
     parts = [tmp_path / f"part-{index}.csv" for index in (1, 2)]
     done = run_cli(*common, "--shard", "1/2", "--output", parts[0])
     assert done.stdout == f"wrote 75 prediction(s) of 150 (shard 1/2) to {parts[0]}\n"

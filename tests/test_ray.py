@@ -122,7 +122,7 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
         assert "libevil.so is not listed in hydrant.json" in problem()
         (folder / "libevil.so").unlink()
     relabel(folder)
-    assert "is another one on" in problem()
+    assert "; copy it there" in problem()
 
 
 SERVE = """

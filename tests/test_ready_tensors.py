@@ -1,9 +1,8 @@
-"""Ready tensors in place of raw inputs, for models whose preprocessing is the user's own."""
+"""Ready tensors instead of raw inputs, for models with custom preprocessing."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,11 +30,11 @@ LABELS = list("abcde")
 
 @pytest.fixture(scope="module")
 def tensors(text_csv: Path, bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The labelled texts as a user's own code makes tensors of them; every row is padded."""
+    """The labelled texts as tensors from a user's own code; every row is padded."""
     path = tmp_path_factory.mktemp("tensors") / "train.npz"
-    found = read_examples(text_csv, LABELS)
-    made = load_processor(bert_checkpoint, "text")(list(found.inputs), padding="max_length", max_length=12)
-    np.savez(path, **{name: np.array(rows) for name, rows in made.items()}, y=np.asarray(found.labels))
+    examples = read_examples(text_csv, LABELS)
+    arrays = load_processor(bert_checkpoint, "text")(list(examples.inputs), padding="max_length", max_length=12)
+    np.savez(path, **{name: np.array(rows) for name, rows in arrays.items()}, y=np.asarray(examples.labels))
     return path
 
 
@@ -49,7 +48,7 @@ def bare(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def bundle(bare: Path, tensors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Planned on ready tensors; it takes nothing else."""
+    """A bundle planned on ready tensors, which accepts nothing else."""
     folder = tmp_path_factory.mktemp("bundle") / "out"
     plan = plan_heads(bare, tensors, keep=2)
     hydrant.save_bundle(hydrant.fuse(bare, plan), folder, tensors_only=True)
@@ -57,39 +56,23 @@ def bundle(bare: Path, tensors: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (lambda _: "taylor", {"keep": 2}),
-        (lambda ood: Circuit(ood=ood), {"keep": 2, "members": 1}),
-    ],
-    ids=["taylor", "separation"],
-)
 def test_plans_of_tensors_are_those_of_the_texts(
-    method: Callable[[Any], Any],
-    options: dict[str, Any],
-    bare: Path,
-    bert_checkpoint: Path,
-    tensors: Path,
-    text_csv: Path,
+    bare: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path
 ) -> None:
     texts = list(read_examples(text_csv, None).inputs)
-    arrays = dict(np.load(tensors))
-    arrays.pop("y")
-    ood = ({name: array[::-1] for name, array in arrays.items()}, None), (texts[::-1], None)
-    mine = plan_heads(bare, tensors, method(ood[0]), **options)
-    assert mine.members == plan_heads(bert_checkpoint, text_csv, method(ood[1]), **options).members
+    arrays = {name: array[::-1] for name, array in np.load(tensors).items() if name != "y"}
+    for mine, theirs in (("taylor", "taylor"), (Circuit(ood=(arrays, None)), Circuit(ood=(texts[::-1], None)))):
+        options: dict[str, Any] = {"keep": 2, "members": 3 if mine == "taylor" else 1}
+        plan = plan_heads(bare, tensors, mine, **options)
+        assert plan.members == plan_heads(bert_checkpoint, text_csv, theirs, **options).members
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_calibrated_and_evaluated_as_on_the_texts(
+def test_calibration_and_evaluation_equal_those_of_the_texts(
     bundle: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path, tmp_path: Path
 ) -> None:
-    page, own, with_texts = (
-        tmp_path / "page.html",
-        Path(shutil.copytree(bundle, tmp_path / "bundle")),
-        tmp_path / "texts",
-    )
+    page, with_texts = tmp_path / "page.html", tmp_path / "texts"
+    own = Path(shutil.copytree(bundle, tmp_path / "bundle"))
     fused = hydrant.fuse(bert_checkpoint, hydrant.Bundle.open(bundle).plan())
     hydrant.save_bundle(fused, with_texts, load_processor(bert_checkpoint, "text"))
     for other in (own, with_texts):
@@ -102,23 +85,20 @@ def test_calibrated_and_evaluated_as_on_the_texts(
             assert "input 0" in page.read_text()
     assert (fitted.temperature, figures["nll"].value) == pytest.approx(expected, rel=1e-4)
     assert hydrant.verify(own, "onnxruntime", data=tensors, reading=Reading(examples=10)).passed
-    made = export(own, "fp16", data=tensors, reading=Reading(examples=8))
-    assert made.islands is not None
+    assert export(own, "fp16", data=tensors, reading=Reading(examples=8)).islands is not None
 
 
-def test_numbers_that_float32_does_not_hold_are_refused() -> None:
+def test_numbers_outside_float32_are_rejected() -> None:
     spec: Any = SimpleNamespace(modality="audio", shortest=2, spectrogram=(), input_names=("input_values",))
     for value in (1e39, np.nan):
         with pytest.raises(InputError, match="input_values holds NaN or infinity"):
             checked_tensors({"input_values": np.full((1, 5), value)}, spec)
 
 
-def test_padding_at_the_end_is_dropped_and_any_other_kept() -> None:
+def test_only_padding_at_the_end_is_dropped() -> None:
     processor = TensorProcessor(architecture_of(make_model("bert")))
-    ids, mask = (
-        np.array([[5, 6, 0, 0], [0, 5, 6, 0], [5, 6, 7, 8]]),
-        np.array([[1, 1, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1]]),
-    )
+    ids = np.array([[5, 6, 0, 0], [0, 5, 6, 0], [5, 6, 7, 8]])
+    mask = (ids != 0).astype(int)
     rows = [{"input_ids": a, "attention_mask": b} for a, b in zip(ids, mask, strict=True)]
     items = processor.encode(rows)
     assert [item.tokens for item in items] == [2, 3, 4]
@@ -129,25 +109,16 @@ def test_padding_at_the_end_is_dropped_and_any_other_kept() -> None:
     assert processor.collate(items[:2])["input_ids"].shape == (2, 3)
 
 
-IDS, MASK = np.full((6, 4), 5), np.ones((6, 4), int)
+def test_unusable_tensors_are_rejected(bundle: Path, tmp_path: Path) -> None:
+    ids, mask = np.full((6, 4), 5), np.ones((6, 4), int)
+    for each, message in ((0 * mask, "input 0: attention_mask"), (mask[:5], r"input_ids.*attention_mask")):
+        np.savez(tmp_path / "data.npz", input_ids=ids, attention_mask=each, y=np.zeros(6, int))
+        with pytest.raises(InputError, match=message):
+            hydrant.calibrate(bundle, tmp_path / "data.npz")
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"input_ids": IDS, "attention_mask": 0 * MASK}, "input 0: attention_mask"),
-        ({"input_ids": IDS, "attention_mask": MASK[:5]}, r"input_ids.*attention_mask"),
-    ],
-    ids=["masked", "lengths"],
-)
-def test_unusable_tensors_are_refused(arrays: dict[str, Any], message: str, bundle: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", **arrays, y=np.zeros(6, int))
-    with pytest.raises(InputError, match=message):
-        hydrant.calibrate(bundle, tmp_path / "data.npz")
-
-
-def test_padding_stays_where_it_stands_above_a_trunk(bare: Path, tmp_path: Path) -> None:
-    """Before, between and behind tokens: what runs above the activations of a trunk is what runs above the trunk."""
+def test_padding_keeps_its_place_above_a_trunk(bare: Path, tmp_path: Path) -> None:
+    """Cached activations of a trunk give the same logits, with padding before, between and after tokens."""
     members = tuple(((0, 1, 2, 3), own, own[:1]) for own in ((0, 1), (2, 3)))
     module = hydrant.fuse(bare, HeadPlan("bert", LAYERS, HEADS, members, "random"))
     ids = np.array([[0, 0, 0, 7], [0, 5, 6, 7], [5, 0, 6, 7], [5, 6, 7, 8], [5, 6, 0, 0]])
@@ -156,7 +127,7 @@ def test_padding_stays_where_it_stands_above_a_trunk(bare: Path, tmp_path: Path)
     source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
     order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
     job = tuning_data.Given(source, source, Settings(Jointly(), 2, 0, 1), SimpleNamespace(device=device), no_progress)
-    with tuning_data.activations(job, module) as kept, torch.no_grad():
-        above = tuning_data.member_logits(module, tuning_data.on_device(kept.known.batch(order)[0], device), 1)
+    with tuning_data.activations(job, module) as cached, torch.no_grad():
+        above = tuning_data.member_logits(module, tuning_data.on_device(cached.known.batch(order)[0], device), 1)
         whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)

@@ -13,7 +13,9 @@ import hydrant
 import numpy as np
 import oracle
 import pytest
-from hydrant import Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
+from golden import write_calibration
+from hydrant import Bundle, Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
+from hydrant.bundle.calibration import Calibration, Intervals
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
 from PIL import Image
@@ -29,13 +31,13 @@ def assert_same(a: Prediction, b: Prediction, atol: float = 1e-6) -> None:
 
 
 def on_cpu(predictor: Predictor) -> dict[str, str]:
-    """What was skipped of the backends for the CPU, and why."""
+    """Skipped CPU backends with their reasons."""
     return {name: reason for name, reason in predictor.fallbacks if name not in ON_GPU}
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch", "auto"])
 def test_predictions_of_texts_match_the_oracle(backend: str, text_bundle: Path, bert_checkpoint: Path) -> None:
-    """Tokenised by transformers and run by the original model: nothing of ours but the plan."""
+    """The oracle uses transformers' tokenizer and the original model, and only the plan of hydrant."""
     import transformers
 
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
@@ -84,7 +86,7 @@ def test_streaming_reads_no_further_than_its_window(text_bundle: Path) -> None:
         assert taken == 64
 
 
-def test_images_of_every_kind(image_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
+def test_image_inputs_of_all_types(image_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
     import transformers
 
     rng = np.random.default_rng(0)
@@ -117,7 +119,7 @@ def test_ready_tensors(text_bundle: Path) -> None:
         assert predictor.predict(inputs).member_probabilities is None
 
 
-def test_long_text_is_cut_with_a_warning(text_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_text_is_truncated_with_a_warning(text_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     with load(text_bundle) as predictor, caplog.at_level(logging.WARNING):
         got = predictor.predict(["hello", "money " * 20_000])
         assert_same(got.take(np.array([1])), predictor.predict("money " * 38))
@@ -128,59 +130,59 @@ SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_inform
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch"])
-def test_failed_inputs_get_a_row_of_their_own(backend: str, text_bundle: Path) -> None:
+def test_failed_inputs_get_rows_with_errors(backend: str, text_bundle: Path) -> None:
     mixed = ["", TEXTS[0], None, TEXTS[1], TEXTS[2], 3, "\x00"]
     with load(text_bundle, backend) as predictor:
-        found = predictor.predict(mixed, batch_size=2, first=5, on_error="row")
-        assert_same(found.take(np.array([1, 3, 4])), predictor.predict(TEXTS[:3]))
-        for place, error in enumerate(found.error):
+        prediction = predictor.predict(mixed, batch_size=2, first=5, on_error="row")
+        assert_same(prediction.take(np.array([1, 3, 4])), predictor.predict(TEXTS[:3]))
+        for place, error in enumerate(prediction.error):
             assert error is None if place in (1, 3, 4) else f"input {place + 5}" in error
-        assert found.failed.tolist() == [True, False, True, False, False, True, True]
-        assert found.label[found.failed].tolist() == [-1] * 4
+        assert prediction.failed.tolist() == [True, False, True, False, False, True, True]
+        assert prediction.label[prediction.failed].tolist() == [-1] * 4
         for name in ("probabilities", *SCORES):
-            assert np.isnan(getattr(found, name)[found.failed]).all(), name
+            assert np.isnan(getattr(prediction, name)[prediction.failed]).all(), name
         if backend == "torch":
-            assert np.isnan(found.member_probabilities).any(axis=(1, 2)).tolist() == found.failed.tolist()
-        rows = prediction_rows(found, list(map(str, mixed)), predictor.labels, first=5)
-        assert rows[2] == {"index": 7, "input": "None", "error": found.error[2]}
+            assert np.isnan(prediction.member_probabilities).any(axis=(1, 2)).tolist() == prediction.failed.tolist()
+        rows = prediction_rows(prediction, list(map(str, mixed)), predictor.labels, first=5)
+        assert rows[2] == {"index": 7, "input": "None", "error": prediction.error[2]}
         assert [row["index"] for row in rows] == list(range(5, 12))
-        assert [row.get("label") is None for row in rows] == found.failed.tolist()
+        assert [row.get("label") is None for row in rows] == prediction.failed.tolist()
         assert predictor.predict(TEXTS, on_error="row").error.tolist() == [None] * 5
         assert predictor.predict(TEXTS).error is None
 
 
-def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path, tmp_path: Path) -> None:
+def test_failed_inputs_of_a_calibrated_bundle_abstain(text_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(text_bundle, tmp_path / "bundle")
     hydrant.calibrate(
         copy, (TEXTS * 20, [0, 1, 2, 3, 4] * 20), ood=(["what world", "today"] * 20, None), sets=Conformal(0.1)
     )
     with load(copy) as predictor:
-        found = predictor.predict(["", "hello"], on_error="row")
-        assert found.abstain[0]
-        assert not found.prediction_set[0].any()
-        assert not found.out_of_distribution[0]
-        assert found.abstain[1] == predictor.predict("hello").abstain[0]
-        rows = prediction_rows(found, ["", "hello"], predictor.labels)
+        prediction = predictor.predict(["", "hello"], on_error="row")
+        assert prediction.abstain[0]
+        assert not prediction.prediction_set[0].any()
+        assert not prediction.out_of_distribution[0]
+        assert prediction.abstain[1] == predictor.predict("hello").abstain[0]
+        rows = prediction_rows(prediction, ["", "hello"], predictor.labels)
         assert list(rows[0]) == ["index", "input", "error"]
 
 
-def test_rows_are_of_the_inputs_that_were_predicted(text_bundle: Path) -> None:
+def test_rows_repeat_the_predicted_inputs(text_bundle: Path) -> None:
     import pandas
 
     with load(text_bundle) as predictor:
-        found = predictor.predict(TEXTS)
-        assert [row["input"] for row in predictor.rows(found, pandas.Series(TEXTS))] == TEXTS
+        prediction = predictor.predict(TEXTS)
+        assert [row["input"] for row in predictor.rows(prediction, pandas.Series(TEXTS))] == TEXTS
         assert predictor.rows(predictor.predict("hello"), "hello")[0]["input"] == "hello"
-        with pytest.raises(HydrantError, match="2 inputs for a prediction of 5"):
-            predictor.rows(found, TEXTS[:2])
+        with pytest.raises(HydrantError, match=r"2 items .* 5 inputs"):
+            predictor.rows(prediction, TEXTS[:2])
         with pytest.raises(HydrantError, match="inputs"):
-            predictor.rows(found, pandas.DataFrame({"text": TEXTS}))
-        with pytest.raises(HydrantError, match="2 labels for 5 classes"):
-            found.rows(["a", "b"])
+            predictor.rows(prediction, pandas.DataFrame({"text": TEXTS}))
+        with pytest.raises(HydrantError, match=r"2 labels .* 5 classes"):
+            prediction.rows(["a", "b"])
         assert repr(predictor) == f"Predictor('{text_bundle}', 3 members, text, 5 labels, onnxruntime fp32)"
 
 
-def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
+def test_invalid_options_and_a_closed_predictor(text_bundle: Path) -> None:
     with pytest.raises(HydrantError, match="threads is 0; expected 1 to"):
         load(text_bundle, threads=0)
     with pytest.raises(HydrantError, match="tensorflow"):
@@ -204,13 +206,13 @@ def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None
         assert list(on_cpu(predictor)) == ["onnxruntime", "openvino"]
         reason = on_cpu(predictor)["onnxruntime"]
         assert "has no model.fp32.onnx; make it with `hydrant export" in reason
-        with pytest.raises(HydrantError, match="has no processor; give ready tensors as a dict"):
+        with pytest.raises(HydrantError, match="has no processor"):
             predictor.predict("hello")
         inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
         assert len(predictor.predict(inputs)) == 4
 
 
-def test_a_damaged_graph_is_an_error_and_no_reason_to_fall_back(text_bundle: Path, tmp_path: Path) -> None:
+def test_a_damaged_graph_is_an_error_without_fallback(text_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(text_bundle, tmp_path / "bundle")
     graph = copy / "model.fp32.onnx"
     data = bytearray(graph.read_bytes())
@@ -230,20 +232,27 @@ def test_a_backend_that_gives_nan_is_an_error(text_bundle: Path, monkeypatch: py
             predictor.predict("hello")
 
 
-FOR_MAKING = ("torch", "transformers", "datasets", "onnx", "ml_dtypes", "tqdm", "scipy", "sklearn", "matplotlib")
-"""Libraries that make, tune and judge bundles; a service that predicts with them has none."""
+def test_a_calibration_for_another_task_is_rejected(text_bundle: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(text_bundle, tmp_path / "bundle")
+    write_calibration(Bundle.open(copy), Calibration(intervals=Intervals(0.9, 1.0, 0.1, 1.0)))
+    with pytest.raises(HydrantError, match=r"calibration\.json"):
+        load(copy)
 
 
-def test_predicting_needs_no_library_that_makes_bundles(text_bundle: Path, image_bundle: Path) -> None:
+ABSENT = ("torch", "transformers", "datasets", "onnx", "ml_dtypes", "tqdm", "scipy", "sklearn", "matplotlib")
+"""Libraries that create, tune and evaluate bundles, absent where bundles only predict."""
+
+
+def test_prediction_imports_no_library_of_bundle_creation(text_bundle: Path, image_bundle: Path) -> None:
     code = (
         "import sys\n"
-        f"sys.modules.update(dict.fromkeys({FOR_MAKING!r}))\n"
+        f"sys.modules.update(dict.fromkeys({ABSENT!r}))\n"
         "import numpy, hydrant, hydrant.runtime\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "image = numpy.zeros((20, 30, 3), numpy.uint8)\n"
-        f"for path, given in (({str(text_bundle)!r}, 'hello world'), ({str(image_bundle)!r}, [image])):\n"
+        f"for path, inputs in (({str(text_bundle)!r}, 'hello world'), ({str(image_bundle)!r}, [image])):\n"
         "    with hydrant.load(path, 'onnxruntime') as predictor:\n"
-        "        assert len(predictor.predict(given)) == 1\n"
+        "        assert len(predictor.predict(inputs)) == 1\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('hydrant.')}\n"
         "print(sorted(rooms & {'build', 'calib', 'export', 'fusion', 'tuning'}))\n"
     )

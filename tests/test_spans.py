@@ -1,4 +1,4 @@
-"""Spans of tags and their figures: as seqeval gives them, and by a second reading with regular expressions."""
+"""Spans of tags and their metrics, compared with seqeval and with regular expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 GOLDEN = json.loads((Path(__file__).parent / "seqeval_golden.json").read_text())
-"""Sequences of tags with the spans that seqeval 1.2.2 finds in them, and its figures of some texts."""
+"""Sequences of tags with seqeval 1.2.2's spans, and its metrics for some texts."""
 
 TYPES = ["LOC", "PER"]
 
@@ -24,50 +24,50 @@ def test_spans_are_those_of_seqeval() -> None:
         assert [list(span) for span in find_spans(case["tags"])] == case["spans"], case["tags"]
 
 
-def test_figures_are_those_of_seqeval() -> None:
+def test_metrics_are_those_of_seqeval() -> None:
     for case in GOLDEN["figures"]:
         types = sorted(
             {kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in find_spans(row)}
         )
-        known, predicted = (
+        expected, predicted = (
             [Span(text, *span) for text, row in enumerate(case[name]) for span in find_spans(row)]
             for name in ("known", "predicted")
         )
-        counts = span_counts(known, predicted, types, len(case["known"]))
+        counts = span_counts(expected, predicted, types, len(case["known"]))
         for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
 
 
 @given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), max_size=12))
-def test_spans_are_what_a_regular_expression_finds(tags: list[str]) -> None:
-    """Of IOB tags a span is a beginning, or an inside of any kind, and the insides of its type behind it."""
+def test_spans_are_those_of_a_regular_expression(tags: list[str]) -> None:
+    """An IOB span is a B or I tag and the following I tags of its type."""
     letters = {"O": "o", "B-PER": "P", "I-PER": "p", "B-LOC": "L", "I-LOC": "l"}
     text = "".join(letters[tag] for tag in tags)
-    found = [
+    expected = [
         ({"p": "PER", "l": "LOC"}[match.group()[0].lower()], match.start(), match.end() - 1)
         for match in re.finditer("Pp*|pp*|Ll*|ll*", text)
     ]
-    assert find_spans(tags) == found
+    assert find_spans(tags) == expected
 
 
 @given(st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in TYPES)]), max_size=12))
-def test_bilou_and_bmes_are_read_as_the_letters_that_mean_the_same(tags: list[str]) -> None:
+def test_bilou_and_bmes_are_read_as_iobes(tags: list[str]) -> None:
     for letters in (str.maketrans("ES", "LU"), str.maketrans("I", "M")):
         other = [tag[0].translate(letters) + tag[1:] for tag in tags]
         assert find_spans(other) == find_spans(tags)
 
 
-def test_spans_do_not_run_on_from_text_to_text() -> None:
+def test_spans_end_with_their_text() -> None:
     texts, tags = np.array([0, 0, 2, 2]), ["O", "B-PER", "I-PER", "O"]
-    found = [(span.text, span.kind, span.first, span.last) for span in spans_in(texts, tags)]
-    assert found == [(0, "PER", 1, 1), (2, "PER", 2, 2)]
+    spans = [(span.text, span.kind, span.first, span.last) for span in spans_in(texts, tags)]
+    assert spans == [(0, "PER", 1, 1), (2, "PER", 2, 2)]
     assert spans_in(np.array([], int), []) == []
 
 
-def test_a_span_is_as_sure_as_its_least_sure_word() -> None:
-    found = spans_in(np.array([0, 0, 0]), ["B-PER", "I-PER", "O"])
+def test_a_span_has_the_scores_of_its_least_certain_word() -> None:
+    spans = spans_in(np.array([0, 0, 0]), ["B-PER", "I-PER", "O"])
     scores = {"confidence": np.array([0.9, 0.6, 0.1]), "energy": np.array([-3.0, -1.0, 5.0])}
-    least = span_scores(found, scores)
-    assert least["confidence"].tolist() == [0.6]
-    assert least["energy"].tolist() == [-1.0]
+    extremes = span_scores(spans, scores)
+    assert extremes["confidence"].tolist() == [0.6]
+    assert extremes["energy"].tolist() == [-1.0]
     assert span_scores([], scores)["energy"].shape == (0,)

@@ -1,4 +1,4 @@
-"""The pipeline of taggers beside the real one of transformers, on the same checkpoint."""
+"""The token classification pipeline compared with transformers' on the same checkpoint."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import transformers
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from support import make_model, random_plan
+from test_pipeline import assert_alike
 from token_support import make_tagger, make_word_tokenizer, sentences
 
 TEXTS = ["anna smith lives in paris.", "carlna is unknownword , bert and rome", " ".join(["anna paris"] * 30), "zzz"]
-"""Words of several pieces, unknown ones, punctuation, more tokens than the model reads, and nothing known."""
+"""Words of several pieces, unknown words, punctuation, a truncated text, and a text of unknown words only."""
 
 WORDS = sentences(6, 5)[0]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """Theirs and ours."""
+    """Transformers' and hydrant's pipelines."""
     folder = tmp_path_factory.mktemp("tagger")
     make_tagger().save_pretrained(folder / "checkpoint")
     make_word_tokenizer(folder / "words").save_pretrained(folder / "checkpoint")
@@ -35,39 +36,24 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
         yield theirs, ours
 
 
-def assert_alike(ours: Any, theirs: Any) -> None:
-    """The same nesting and keys in the same order, the same entities and scores; ours know more."""
-    if isinstance(theirs, list):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_alike(one, other)
-        return
-    assert list(ours)[: len(theirs)] == list(theirs)
-    assert {"predictive_entropy", "mutual_information", "disagreement", "energy"} <= set(ours)
-    assert type(ours["score"]) is float
-    assert ours["score"] == pytest.approx(float(theirs["score"]), abs=1e-5)
-    same = [name for name in theirs if name != "score"]
-    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
-
-
 @pytest.mark.parametrize("strategy", [None, "simple", "first", "average", "max"])
-@pytest.mark.parametrize("given", [TEXTS[1], TEXTS], ids=["one", "many"])
-def test_texts_are_tagged_as_transformers_does(pair: tuple[Any, Any], given: Any, strategy: Any) -> None:
+@pytest.mark.parametrize("texts", [TEXTS[1], TEXTS], ids=["one", "many"])
+def test_texts_are_tagged_as_by_transformers(pair: tuple[Any, Any], texts: Any, strategy: Any) -> None:
     theirs, ours = pair
     options = {} if strategy is None else {"aggregation_strategy": strategy}
-    expected = theirs(given, **options)
-    assert_alike(ours(given, **options), expected)
-    assert any(expected)  # something was found
+    expected = theirs(texts, **options)
+    assert_alike(ours(texts, **options), expected)
+    assert any(expected)
 
 
-@pytest.mark.parametrize("given", ["  ", ["", TEXTS[0], " \t", TEXTS[1]]], ids=["one", "some"])
-def test_blank_texts_have_no_tags(pair: tuple[Any, Any], given: Any) -> None:
+@pytest.mark.parametrize("texts", ["  ", ["", TEXTS[0], " \t", TEXTS[1]]], ids=["one", "some"])
+def test_blank_texts_have_no_tags(pair: tuple[Any, Any], texts: Any) -> None:
     theirs, ours = pair
-    assert_alike(ours(given, aggregation_strategy="first"), theirs(given, aggregation_strategy="first"))
-    if isinstance(given, list):
-        assert_alike(list(ours(text for text in given)), theirs(given))
-        with pytest.raises(InputError, match=rf"^input {len(given)} is "):
-            ours([*given, 5])
+    assert_alike(ours(texts, aggregation_strategy="first"), theirs(texts, aggregation_strategy="first"))
+    if isinstance(texts, list):
+        assert_alike(list(ours(text for text in texts)), theirs(texts))
+        with pytest.raises(InputError, match=rf"^input {len(texts)} is "):
+            ours([*texts, 5])
 
 
 @pytest.mark.parametrize("strategy", ["simple", "average"])
@@ -79,7 +65,7 @@ def test_lists_of_words_and_other_ignored_labels(pair: tuple[Any, Any], strategy
     assert_alike(ours(TEXTS[0], ignore_labels=[]), theirs(TEXTS[0], ignore_labels=[]))
 
 
-def test_streams_and_what_members_disagree_on(tmp_path: Path) -> None:
+def test_streams_and_disagreement_of_members(tmp_path: Path) -> None:
     make_tagger().save_pretrained(tmp_path / "checkpoint")
     make_word_tokenizer(tmp_path / "words").save_pretrained(tmp_path / "checkpoint")
     ensemble = hydrant.fuse(tmp_path / "checkpoint", random_plan("bert", 3))
@@ -91,16 +77,16 @@ def test_streams_and_what_members_disagree_on(tmp_path: Path) -> None:
             assert [entity["word"] for entity in one] == [entity["word"] for entity in other]
             np.testing.assert_allclose([each["energy"] for each in one], [each["energy"] for each in other], atol=1e-5)
         assert ours([]) == []
-        assert max(entity["mutual_information"] for found in whole for entity in found) > 1e-3
+        assert max(entity["mutual_information"] for entities in whole for entity in entities) > 1e-3
         threshold = hydrant.bundle.calibration.Threshold("predictive_entropy", 0.0, {"coverage": 0.5}, {}, 1)
         ours.predictor.calibration = replace(ours.predictor.calibration, thresholds={"abstain": threshold})
         assert all(entity["abstain"] for entity in ours(TEXTS[0]))
 
 
-def test_options_that_mean_nothing_are_refused(pair: tuple[Any, Any], tmp_path: Path) -> None:
+def test_options_of_other_tasks_are_rejected(pair: tuple[Any, Any], tmp_path: Path) -> None:
     ours = pair[1]
     with pytest.raises(InputError, match="aggregation_strategy is 'median'"):
         ours(TEXTS[0], aggregation_strategy="median")
     whole = hydrant.save_bundle(hydrant.fuse(make_model("bert")), tmp_path / "whole", tensors_only=True)
-    with pytest.raises(InputError, match="aggregation_strategy and ignore_labels are for models that tag tokens"):
+    with pytest.raises(InputError, match="aggregation_strategy and ignore_labels"):
         hydrant.pipeline(whole, backend="torch", aggregation_strategy="simple")

@@ -1,4 +1,4 @@
-"""Plans, tuning, calibration and evaluation of models that tag tokens, and all of it through the command line."""
+"""Plans, tuning, calibration and evaluation for token classification."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from support import make_inputs
 from test_distance import oracle as mahalanobis
 from token_support import TAGS, make_tagger, sentences, trained_tagger
 
-NO_BOOTSTRAP = Figures(bootstrap=0)
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -31,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Members that part at layer 1, calibrated, with a graph."""
+    """Members that diverge at layer 1, calibrated, with a graph."""
     folder = tmp_path_factory.mktemp("stages") / "bundle"
     plan = hydrant.plan_heads(checkpoint, sentences(64, seed=1), keep=2, fork_from=1)
     hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
@@ -41,21 +39,21 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_loss_is_that_of_the_original_model() -> None:
-    """Over the tokens that have a label, as transformers has it; the rest may hold anything."""
+    """The loss of transformers, over the tokens that have a label."""
     settings: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model, inputs = make_tagger(**settings), make_inputs("bert")
     labels = torch.from_numpy(np.random.default_rng(0).integers(0, 5, inputs["input_ids"].shape))
     labels[inputs["attention_mask"] == 0] = -100
     labels[0, :4] = -100
     ensemble = hydrant.fuse(model, members=2)
-    found = member_loss(ensemble(**inputs).member_logits, labels)
-    torch.testing.assert_close(found, model(**inputs, labels=labels).loss, rtol=1e-4, atol=1e-5)
-    found.backward()
+    loss = member_loss(ensemble(**inputs).member_logits, labels)
+    torch.testing.assert_close(loss, model(**inputs, labels=labels).loss, rtol=1e-4, atol=1e-5)
+    loss.backward()
     assert float(member_loss(ensemble(**inputs).member_logits, torch.full_like(labels, -100)).detach()) == 0.0
 
 
-def test_a_held_out_figure_is_that_of_the_original_model(checkpoint: Path) -> None:
-    """NLL and accuracy of the single model on labelled words, through its own tokenizer and logits."""
+def test_held_out_metrics_are_those_of_the_original_model(checkpoint: Path) -> None:
+    """NLL and accuracy of the single model on labelled words, from its own tokenizer and logits."""
     texts, tags = sentences(160, seed=1)
     plan = hydrant.plan_heads(checkpoint, (texts, tags), keep=hydrant.Budget(1.7))
     from hydrant.calib.heads.selection import split_examples
@@ -70,39 +68,39 @@ def test_a_held_out_figure_is_that_of_the_original_model(checkpoint: Path) -> No
         inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
         owners = inputs.word_ids(0)
         with torch.no_grad():
-            said = model(**inputs).logits[0]
+            outputs = model(**inputs).logits[0]
         for place, word in enumerate(owners):
             if word is not None and word != owners[place - 1]:
-                logits.append(said[place])
+                logits.append(outputs[place])
                 labels.append(int(row[word]))
-    stacked, known = torch.stack(logits), torch.tensor(labels)
-    losses = [float(torch.nn.functional.cross_entropy(stacked / t, known)) for t in TEMPERATURES]
+    stacked, targets = torch.stack(logits), torch.tensor(labels)
+    losses = [float(torch.nn.functional.cross_entropy(stacked / t, targets)) for t in TEMPERATURES]
     single = plan.provenance["budget"]["single"]
     assert single["nll"] == pytest.approx(min(losses), abs=2e-5)
-    assert single["accuracy"] == pytest.approx(float((stacked.argmax(dim=1) == known).float().mean()), abs=1e-4)
+    assert single["accuracy"] == pytest.approx(float((stacked.argmax(dim=1) == targets).float().mean()), abs=1e-4)
 
 
 @pytest.mark.parametrize("how", [Jointly(epochs=1, learning_rate=2e-3), PerMember(epochs=1, learning_rate=2e-3)])
 def test_tuning_reads_tags(how: Any, tmp_path: Path, checkpoint: Path) -> None:
-    """From a checkpoint whose classifier was spoilt; below the fork the trunk's activations are kept."""
+    """Tuned from a damaged classifier; below the fork, activations are cached."""
     model = transformers.BertForTokenClassification.from_pretrained(checkpoint)
     torch.manual_seed(0)
     with torch.no_grad():
         model.classifier.weight.add_(0.3 * torch.randn_like(model.classifier.weight))
     plan = hydrant.plan_heads(model, method="random", keep=3, fork_from=2)
     hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "bundle", load_processor(checkpoint, "text"))
-    found = hydrant.tune(tmp_path / "bundle", sentences(96, seed=3), how, reading=Reading(batch_size=8))
-    assert found.improved
-    assert found.nll_after < found.nll_before
-    assert found.frozen == 2
-    assert found.accuracy_after is not None
-    assert found.unseen == ("I-LOC",)
+    report = hydrant.tune(tmp_path / "bundle", sentences(96, seed=3), how, reading=Reading(batch_size=8))
+    assert report.improved
+    assert report.nll_after < report.nll_before
+    assert report.frozen == 2
+    assert report.accuracy_after is not None
+    assert report.unseen == ("I-LOC",)
     if isinstance(how, PerMember):
-        assert found.drift is not None
-        assert found.drift["examples"] > found.validation_examples  # words
+        assert report.drift is not None
+        assert report.drift["examples"] > report.validation_examples  # words
 
 
-def test_calibration_fits_words_and_decides_of_spans(bundle: Path) -> None:
+def test_calibration_fits_words_and_decides_for_spans(bundle: Path) -> None:
     facts = json.loads((bundle / "calibration.json").read_text())
     assert facts["fitted"]["words"] > facts["fitted"]["spans"] > facts["fitted"]["wrong_spans"] > 0
     assert facts["thresholds"]["abstain"]["n"] == facts["thresholds"]["ood"]["n"] == facts["fitted"]["spans"]
@@ -121,7 +119,7 @@ def test_calibration_fits_words_and_decides_of_spans(bundle: Path) -> None:
 
 @pytest.fixture(scope="module")
 def far_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a distance by every token of the trunk and each member's last."""
+    """The bundle with a distance from the trunk's tokens and each member's last layer."""
     folder = shutil.copytree(bundle, tmp_path_factory.mktemp("far") / "bundle")
     report = hydrant.calibrate(folder, sentences(60, seed=2), fit=sentences(120, seed=1), taps="all")
     assert report.density is not None
@@ -130,11 +128,11 @@ def far_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarray:
-    """What transformers' own model has at the first token of every word, [words, taps, d]: behind its first layer, and,
-    with the heads of one member after another silenced, behind its last."""
+    """Hidden states of transformers' model at the first token of every word, [words, taps, d]: after the first layer,
+    and for each member, with the other heads silenced, after the last."""
     model = transformers.BertForTokenClassification.from_pretrained(checkpoint).eval()
     tokenizer, plan = transformers.AutoTokenizer.from_pretrained(checkpoint), Bundle.open(bundle).plan()
-    found = []
+    states = []
     for words in texts:
         inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
         owners = inputs.word_ids(0)
@@ -144,30 +142,40 @@ def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarra
             with oracle.silenced(model, keep, plan.heads), torch.no_grad():
                 hidden = model(**inputs, output_hidden_states=True).hidden_states
             layers.append(hidden[-1][0, first])
-        found.append(torch.stack([hidden[1][0, first], *layers], dim=1).double().numpy())
-    return np.concatenate(found)
+        states.append(torch.stack([hidden[1][0, first], *layers], dim=1).double().numpy())
+    return np.concatenate(states)
 
 
 def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Path) -> None:
-    """Its classes are the tags; standardised by the words of the validation data; the same on every backend."""
-    (train, tags), (known, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(12, seed=5)
+    """Classes are tags, standardised by the words of the validation data; equal on all backends."""
+    (train, tags), (held_out, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(12, seed=5)
     labels = np.array([TAGS.index(tag) for row in tags for tag in row])
-    fitted, seen, asked = (vectors(checkpoint, far_bundle, each) for each in (train, known, texts))
-    expected = np.zeros(len(asked))
+    fitted, validation, new = (vectors(checkpoint, far_bundle, each) for each in (train, held_out, texts))
+    expected = np.zeros(len(new))
     for tap in range(4):
-        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (seen, asked))
+        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (validation, new))
         expected += (far - near.mean()) / near.std() / 4
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(far_bundle, backend) as predictor:
-            found = predictor.predict(texts)
-            words = predictor.words(found)
-        given = np.concatenate([each.prediction.distance for each in words])
-        np.testing.assert_allclose(given, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
-        assert found.distance.shape == found.mask.shape
-        assert np.isnan(found.distance[~found.mask]).all()
+            prediction = predictor.predict(texts)
+            words = predictor.words(prediction)
+        distances = np.concatenate([each.prediction.distance for each in words])
+        np.testing.assert_allclose(distances, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+        assert prediction.distance.shape == prediction.mask.shape
+        assert np.isnan(prediction.distance[~prediction.mask]).all()
 
 
-def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, tmp_path: Path) -> None:
+def test_a_span_has_the_distance_of_its_farthest_word(far_bundle: Path) -> None:
+    with hydrant.load(far_bundle, "torch") as predictor:
+        prediction = predictor.predict(sentences(12, seed=5)[0])
+        pairs = list(zip(predictor.words(prediction), predictor.spans(prediction), strict=True))
+    spans = [(words, span) for words, of_text in pairs for span in of_text]
+    assert any(span.last_word > span.first_word for _, span in spans)
+    for words, span in spans:
+        assert span.distance == words.prediction.distance[span.first_word : span.last_word + 1].max()
+
+
+def test_ood_texts_choose_the_taps_of_the_distance(far_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(far_bundle, tmp_path / "bundle")
     strange = [["carl", "carl", place, "##na"] for place in ("rome", "paris")] * 10
     report = hydrant.calibrate(folder, sentences(60, seed=2), (strange, None), fit=sentences(120, seed=1))
@@ -175,8 +183,8 @@ def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, 
     areas = report.density.fitted["auroc"]
     assert set(areas) == {"last", "all", "balanced"}
     assert areas[report.density.fitted["chosen"]] == max(areas.values())
-    found = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=NO_BOOTSTRAP).models[0]
-    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(found.figures)
-    kept = hydrant.calibrate(folder, sentences(60, seed=2))
-    assert kept.density is not None, "without training data the distance stays"
-    assert kept.density.taps == report.density.taps
+    evaluation = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=Figures(bootstrap=0))
+    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(evaluation.models[0].figures)
+    again = hydrant.calibrate(folder, sentences(60, seed=2))
+    assert again.density is not None, "without training data the distance stays"
+    assert again.density.taps == report.density.taps

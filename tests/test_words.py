@@ -1,4 +1,4 @@
-"""Texts as words, and tags: which token belongs to which word, files of tagged words, and what is refused of them."""
+"""Texts as words and tags: the word of each token, files of tagged words, and invalid tags."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ TEXT = "anna smith  lives in Paris."
 @pytest.fixture(scope="module")
 def processor(tmp_path_factory: pytest.TempPathFactory) -> WordProcessor:
     tokenizer = make_word_tokenizer(tmp_path_factory.mktemp("words"))
-    found = from_transformers(tokenizer, architecture_of(make_tagger()))
-    assert isinstance(found, WordProcessor)
-    return found
+    processor = from_transformers(tokenizer, architecture_of(make_tagger()))
+    assert isinstance(processor, WordProcessor)
+    return processor
 
 
 def encoded(processor: WordProcessor, *items: object) -> list[EncodedWords]:
-    found = processor.encode(items)
-    assert all(isinstance(item, EncodedWords) for item in found)
-    return found  # type: ignore[return-value]
+    texts = processor.encode(items)
+    assert all(isinstance(text, EncodedWords) for text in texts)
+    return texts  # type: ignore[return-value]
 
 
 def test_tokens_know_their_words_and_characters(processor: WordProcessor, tmp_path: Path) -> None:
-    """As transformers' own tokenizer tells them, for texts and for words."""
+    """Compared with transformers' tokenizer, for texts and lists of words."""
     tokenizer = make_word_tokenizer(tmp_path)
-    words = ["anna", "anis", "paris."]  # of one token, of two, and of a word with a full stop
+    words = ["anna", "anis", "paris."]  # one token, two tokens, and a word with a full stop
     of_text, of_words = encoded(processor, TEXT, words)
-    for found, reference in ((of_text, tokenizer(TEXT)), (of_words, tokenizer(words, is_split_into_words=True))):
-        assert found.ids == reference["input_ids"]
-        assert [None if word < 0 else word for word in found.words] == reference.word_ids()
+    for item, reference in ((of_text, tokenizer(TEXT)), (of_words, tokenizer(words, is_split_into_words=True))):
+        assert item.ids == reference["input_ids"]
+        assert [None if word < 0 else word for word in item.words] == reference.word_ids()
     parts = [TEXT[start:end] for start, end in of_text.offsets[1:-1]]
     assert parts == ["anna", "smith", "lives", "in", "Paris", "."]
     joined = " ".join(words)
@@ -54,7 +54,7 @@ def test_tokens_know_their_words_and_characters(processor: WordProcessor, tmp_pa
     assert (long.truncated, long.tokens, max(long.words)) == (True, 40, 37)
 
 
-def test_a_tag_stands_at_the_first_token_of_its_word(processor: WordProcessor) -> None:
+def test_a_tag_is_at_the_first_token_of_its_word(processor: WordProcessor) -> None:
     items = encoded(processor, ["anna", "anis", "rome"], ["in"])
     tensors = processor.collate(items)
     labels = np.array([[1, 0, 3], [0, IGNORED, IGNORED]])
@@ -65,9 +65,9 @@ def test_a_tag_stands_at_the_first_token_of_its_word(processor: WordProcessor) -
     assert batch_labels(items, labels, tensors).tolist() == expected
     assert batch_labels(items, np.array([1, 0]), tensors).tolist() == [1, 0]
     logits = np.arange(2 * 2 * 6 * 1.0).reshape(2, 2, 6, 1)
-    kept, known = labelled(logits, np.array(expected))
-    assert known.tolist() == [1, 0, 3, 0]
-    assert kept[1, :, 0].tolist() == [13, 14, 16, 19]
+    with_labels, tags = labelled(logits, np.array(expected))
+    assert tags.tolist() == [1, 0, 3, 0]
+    assert with_labels[1, :, 0].tolist() == [13, 14, 16, 19]
 
 
 def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -> None:
@@ -84,23 +84,23 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
 
 
-def test_words_without_a_space_before_them_are_read_as_transformers_reads_them(
+def test_words_without_a_leading_space_are_read_as_by_transformers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ModernBERT's tokenizer is byte-level and adds none; RoBERTa's taggers are trained with one that does."""
+    """ModernBERT's byte-level tokenizer adds no space; RoBERTa's tokenizers for token classification do."""
     letters = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abc", "Ġ", "Ġa"]
     vocabulary, texts = {letter: at for at, letter in enumerate(letters)}, [["a", "b"], ["ba", "a", "a"]]
     for added in (False, True):
         original = transformers.RobertaTokenizer(vocab=vocabulary, merges=[("Ġ", "a")], add_prefix_space=added)
         original.save_pretrained(tmp_path)
-        found = load_processor(tmp_path, architecture_of(make_tagger("roberta")))
+        ours = load_processor(tmp_path, architecture_of(make_tagger("roberta")))
         caplog.clear()
         wanted = original(texts, is_split_into_words=True)
-        for row, item in enumerate(found.encode(texts) + found.encode(texts)):
+        for row, item in enumerate(ours.encode(texts) + ours.encode(texts)):
             assert item.ids == wanted["input_ids"][row % 2]
             assert [None if word < 0 else word for word in item.words] == wanted.word_ids(row % 2)
-        said = [record for record in caplog.records if "add_prefix_space=False" in record.getMessage()]
-        assert len(said) == (0 if added else 1)
+        warned = [record for record in caplog.records if "add_prefix_space=False" in record.getMessage()]
+        assert len(warned) == (0 if added else 1)
 
 
 JSON = [
@@ -110,29 +110,24 @@ JSON = [
 EXPECTED = [[1, 0, -100], [0, 3, -100]]
 
 
-def lines(rows: list[dict[str, object]]) -> str:
-    return "\n".join(map(json.dumps, rows)) + "\n"
-
-
 def test_files_of_tagged_words(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(JSON))
     numbers = [{"tokens": row["tokens"], "ner_tags": tags} for row, tags in zip(JSON, EXPECTED, strict=True)]
     numbers[0]["ner_tags"] = [1, 0]
-    (tmp_path / "b.jsonl").write_text(lines(numbers))
     renamed = [{"words": row["tokens"], "pos": row["tags"]} for row in JSON]
-    (tmp_path / "c.jsonl").write_text(lines(renamed))
+    for name, rows in (("a", JSON), ("b", numbers), ("c", renamed)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     conll = "-DOCSTART- -X- O\n\nanna NNP B-PER\nlives VB O\n\nin IN O\nrome NN B-LOC\n. . O\n\n\n"
     (tmp_path / "d.conll").write_text(conll)
     (tmp_path / "e.bio").write_text("anna\tB-PER\nlives\tO\n\nin\tO\nrome\tB-LOC\n.\tO")
     for name in "abcde":
         [path] = tmp_path.glob(f"{name}.*")
         columns = DataOptions("words", "pos") if name == "c" else DataOptions()
-        found = read_examples(path, TAGS, columns=columns, task="tokens")
-        assert found.inputs == [["anna", "lives"], ["in", "rome", "."]]
-        known = np.array(EXPECTED)
+        examples = read_examples(path, TAGS, columns=columns, task="tokens")
+        assert examples.inputs == [["anna", "lives"], ["in", "rome", "."]]
+        labels = np.array(EXPECTED)
         if name in "de":
-            known[1, 2] = 0
-        np.testing.assert_array_equal(found.labels, known)
+            labels[1, 2] = 0
+        np.testing.assert_array_equal(examples.labels, labels)
 
 
 def test_tables_and_lists_of_tagged_words() -> None:
@@ -146,9 +141,9 @@ def test_tables_and_lists_of_tagged_words() -> None:
     backwards = [[3, 4], [4, 1, -100]]
     table = datasets.Dataset.from_dict({"tokens": inputs, "ner_tags": backwards}, features=features)
     for data in ((inputs, tags), pd.DataFrame({"tokens": inputs, "tags": tags}), table):
-        found = read_examples(data, TAGS, task="tokens")
-        assert [list(words) for words in found.inputs] == inputs
-        np.testing.assert_array_equal(found.labels, EXPECTED)
+        examples = read_examples(data, TAGS, task="tokens")
+        assert [list(words) for words in examples.inputs] == inputs
+        np.testing.assert_array_equal(examples.labels, EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +157,6 @@ def test_tables_and_lists_of_tagged_words() -> None:
         ([["anna"]], [[-100]], "no word has a tag"),
     ],
 )
-def test_tags_that_do_not_fit_are_refused(inputs: list[object], tags: list[object], message: str) -> None:
+def test_invalid_tags_are_rejected(inputs: list[object], tags: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_examples((inputs, tags), TAGS, task="tokens")

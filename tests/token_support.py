@@ -1,8 +1,7 @@
-"""What tests of models that tag tokens build on: tiny models, sentences of a made-up language, and a checkpoint."""
+"""Helpers of token classification tests: tiny models, sentences of an invented language, and a checkpoint."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.n
 
 
 def loss_with_gate(model: Any, layer: int, head: int, gate: float, inputs: dict[str, Any]) -> float:
-    """Transformers' own loss of a BERT with one head scaled."""
+    """Transformers' loss of a BERT with one head scaled."""
 
     def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         states = arguments[0].clone()
@@ -61,40 +60,33 @@ def make_word_tokenizer(folder: Path) -> Any:
 
 
 def sentences(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]]:
-    """Words and tags: names are persons, with or without a family name, and two words are places, mostly."""
+    """Words and tags: names are persons, with or without a family name; two words are mostly places."""
     rng = np.random.default_rng(seed)
     texts, tags = [], []
     for _ in range(count):
         words: list[str] = []
-        found: list[str] = []
+        labels: list[str] = []
         for _ in range(rng.integers(1, 4)):
             kind = rng.integers(0, 4)
             if kind == 0:
                 words += [str(rng.choice(NAMES))]
-                found += ["B-PER"]
+                labels += ["B-PER"]
             elif kind == 1:
                 words += [str(rng.choice(NAMES)), "smith"]
-                found += ["B-PER", "I-PER"]
+                labels += ["B-PER", "I-PER"]
             elif kind == 2:
                 words += [str(rng.choice(PLACES))]
-                found += ["B-LOC" if rng.random() < 0.8 else "B-PER"]  # that nothing tells apart
+                labels += ["B-LOC" if rng.random() < 0.8 else "B-PER"]  # ambiguous at random
             filler = rng.choice(OTHERS, rng.integers(1, 3)).tolist()
             words += filler
-            found += ["O"] * len(filler)
+            labels += ["O"] * len(filler)
         texts.append(words)
-        tags.append(found)
+        tags.append(labels)
     return texts, tags
 
 
-def write_json_lines(path: Path, count: int, seed: int = 0) -> Path:
-    """A file of tagged sentences."""
-    rows = [{"tokens": words, "ner_tags": tags} for words, tags in zip(*sentences(count, seed), strict=True)]
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    return path
-
-
 def trained_tagger(folder: Path, seed: int = 0, steps: int = 60) -> Path:
-    """A checkpoint with tokenizer, trained on :func:`sentences` by transformers' own loss until it makes few errors."""
+    """A checkpoint with tokenizer, trained on :func:`sentences` with transformers' loss until it makes few errors."""
     tokenizer = make_word_tokenizer(folder / "vocabulary")
     torch.manual_seed(seed)
     config = transformers.BertConfig(**kind_of("bert")[1], **TAG_NAMES)

@@ -1,1 +1,1 @@
-"""What runs a graph: one protocol, and a class for each library."""
+"""Backends that run graphs: one protocol, and a class for each library."""

@@ -1,4 +1,4 @@
-"""Every backend by its name, and the choice of one."""
+"""All backends by name, and the choice of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Opener = Callable[[Bundle, int | None, str | None], Backend]
 
 
 def _opener(module: str, kind: str, *library: str) -> Opener:
-    """Import a backend's module when the backend is opened."""
+    """Import a backend's module only when the backend is opened."""
 
     def opener(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
         backend = getattr(importlib.import_module(f".{module}", __package__), kind)
@@ -35,7 +35,7 @@ OPENERS: dict[str, Opener] = {
     "openvino": _opener("openvino", "OpenVinoBackend"),
     "torch": _opener("reference", "TorchBackend"),
 }
-"""Every backend, in the order in which ``"auto"`` tries them."""
+"""All backends, in the order in which ``"auto"`` tries them."""
 
 MODULES = {name: ENGINE_MODULES.get(name) or name.partition("-")[0] for name in OPENERS}
 """Backend → module of its library."""
@@ -44,16 +44,16 @@ ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda"
 """Backends that need an NVIDIA GPU."""
 
 RUNS_GRAPHS = ("onnxruntime", "openvino")
-"""Backends that run any graph, one without a bundle, too."""
+"""Backends that also run a graph without a bundle."""
 
 
 def needs_gpu(name: str) -> str | None:
-    """The reason to skip a backend for GPUs on a machine without one; ``None`` if it may be tried."""
+    """The reason to skip a GPU backend on a machine without a GPU; ``None`` if it can be tried."""
     return NO_GPU if name in ON_GPU and this_gpu() is None else None
 
 
 def reasons(skipped: Sequence[tuple[str, str]]) -> str:
-    """Skipped backends and why, in one line; those with the same reason share it."""
+    """Skipped backends with their reasons in one line, grouped by reason."""
     grouped: dict[str, list[str]] = {}
     for name, reason in skipped:
         grouped.setdefault(reason, []).append(name)
@@ -63,15 +63,15 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> str:
 def open_backend(
     bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
-    """Open a backend by name, or with ``"auto"`` the first that runs; also (name, reason) of the skipped ones."""
+    """Open a backend by name, or for ``"auto"`` the first that runs; also return (name, reason) of skipped ones."""
     if name != "auto":
         if name not in OPENERS:
             raise BackendError(f"backend {cut(name)} is unknown; expected auto, {', '.join(OPENERS)}")
         return OPENERS[name](bundle, threads, precision), []
     skipped: list[tuple[str, str]] = []
     for candidate, opener in OPENERS.items():
-        if absent := needs_gpu(candidate):
-            skipped.append((candidate, absent))
+        if reason := needs_gpu(candidate):
+            skipped.append((candidate, reason))
             continue
         try:
             return opener(bundle, threads, precision), skipped
@@ -81,7 +81,7 @@ def open_backend(
 
 
 def open_graph(graph: Path, name: str, precision: str, microbatch: Microbatch, threads: int | None = None) -> Backend:
-    """Open a graph that belongs to no bundle."""
+    """Open a graph without a bundle."""
     from .openvino import OpenVinoGraph
     from .ort import OnnxRuntimeGraph
 

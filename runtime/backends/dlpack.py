@@ -1,4 +1,4 @@
-"""Tensors that stay on the GPU: read from any library that exports DLPack (as of 0.8), and handed to one."""
+"""Exchange of GPU tensors with other libraries through DLPack (0.8), without copies."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
 
-# a destructor gets an object that is no longer referenced, so these take its bare address
+# a destructor's object is no longer referenced, so these take its bare address
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 _exported: dict[int, tuple[Any, ...]] = {}
-"""Objects that live until a consumer is done: address of the managed tensor → it, its shape, its array."""
+"""Objects that live until their consumer is done: address → managed tensor, its shape, its array."""
 
 
 @dataclass(frozen=True)
 class Borrowed:
-    """A tensor of another library, readable while this object lives; ``capsule`` keeps its memory."""
+    """A tensor of another library, readable while this object lives; ``capsule`` owns its memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ class Borrowed:
 
 
 def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
-    """Look at a tensor through DLPack, without copying it."""
+    """Read a tensor through DLPack, without a copy."""
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise InputError(f"{name} is a {type(tensor).__name__}; expected a tensor on the GPU that exports DLPack")
     place = tuple(int(number) for number in tensor.__dlpack_device__())
@@ -77,32 +77,30 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
         raise InputError(f"{name} is on DLPack device {place}; expected {(device, 0)}, the first GPU")
     try:
         capsule = tensor.__dlpack__(stream=stream) if device == CUDA else tensor.__dlpack__()
-        found = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
+        view = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
     except Exception as error:  # whatever the other library raises
         raise InputError(f"{name} cannot be read through DLPack: {cut(error, 200)}; detach it, or copy it") from error
-    shape = tuple(found.shape[axis] for axis in range(found.ndim))
-    if found.code >= len(_KINDS) or found.lanes != 1 or found.bits % 8:
-        raise InputError(f"{name} has DLPack type {(found.code, found.bits, found.lanes)}; expected int64 or float32")
-    if found.strides and not _contiguous(shape, [found.strides[axis] for axis in range(found.ndim)]):
-        raise InputError(f"{name} is not contiguous; expected it in row-major order: copy it first")
-    dtype = np.dtype(f"{_KINDS[found.code]}{found.bits // 8}")
-    return Borrowed((found.data or 0) + found.offset, shape, dtype, capsule)
+    shape = tuple(view.shape[axis] for axis in range(view.ndim))
+    if view.code >= len(_KINDS) or view.lanes != 1 or view.bits % 8:
+        raise InputError(f"{name} has DLPack type {(view.code, view.bits, view.lanes)}; expected int64 or float32")
+    if view.strides and not _contiguous(shape, [view.strides[axis] for axis in range(view.ndim)]):
+        raise InputError(f"{name} is not contiguous; expected row-major order: copy it first")
+    dtype = np.dtype(f"{_KINDS[view.code]}{view.bits // 8}")
+    return Borrowed((view.data or 0) + view.offset, shape, dtype, capsule)
 
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:
-    """Refuse tensors that a model does not take, or that are not one batch."""
-    given = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+    """Reject tensors of wrong names, types or shapes."""
+    shown = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
     if {name: each.dtype for name, each in tensors.items()} != dtypes:
-        raise InputError(f"the inputs are {given}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
+        raise InputError(f"the inputs are {shown}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
     leading = {each.shape[: 2 if len(each.shape) == 2 else 1] for each in tensors.values()}
     if len(leading) != 1 or 0 in leading.pop():
-        raise InputError(
-            f"the inputs are {given}; expected one batch and sequence in all, of at least one row and token"
-        )
+        raise InputError(f"the inputs are {shown}; expected the same batch and sequence length (at least 1) in all")
 
 
 class DeviceArray:
-    """A float32 array on a device, for readers of DLPack or ``__cuda_array_interface__``; the last one releases it."""
+    """A float32 array on a device, for DLPack and ``__cuda_array_interface__``; its last reader releases it."""
 
     dtype = np.dtype(np.float32)
 
@@ -118,7 +116,7 @@ class DeviceArray:
         return self._device, 0
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> object:
-        """A capsule; the array is complete, so no stream has to wait."""
+        """A DLPack capsule; the array is complete, so no stream has to wait."""
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
         managed = _Managed()
         managed.tensor = _Tensor(
@@ -140,7 +138,7 @@ def _contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
 
 
 def _forget_unread(capsule: int) -> None:
-    if _is_valid(capsule, _NAME):  # nobody took the tensor
+    if _is_valid(capsule, _NAME):  # no consumer took the tensor
         _exported.pop(_pointer_of(capsule, _NAME), None)
 
 

@@ -1,4 +1,4 @@
-"""Kernels that TensorRT-RTX finished for this GPU, kept between processes in the user's cache folder."""
+"""Cache of the kernels that TensorRT-RTX compiled for this GPU, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """The user's folder for what can be made again: ``$XDG_CACHE_HOME/hydrant``, or ``~/.cache/hydrant``."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "hydrant"
+    """The user's cache folder: ``$XDG_CACHE_HOME/hydrant``, or ``~/.cache/hydrant``."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (root if root.is_absolute() else Path.home() / ".cache") / "hydrant"
 
 
 def private_folder(*names: str) -> Path | None:
-    """A folder below :func:`cache_folder` that only this user can write to; ``None`` where it cannot be made."""
+    """A folder below :func:`cache_folder` that only this user can write to; ``None`` if it cannot be created."""
     folder = cache_folder()
     for name in ("", *names):
         folder = folder / name
@@ -28,18 +28,18 @@ def private_folder(*names: str) -> Path | None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = folder.stat()
         except OSError as error:
-            log.info("nothing is kept in %s: %s", folder, error)
+            log.info("nothing is cached in %s: %s", folder, error)
             return None
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
             raise BackendError(
-                f"{folder} belongs to another user or lets others write to it, and engines in it are run; chown and "
-                "chmod 700 it, or set XDG_CACHE_HOME"
+                f"{folder} belongs to another user or lets others write to it, which is unsafe because cached engines "
+                "are executed; chown and chmod 700 it, or set XDG_CACHE_HOME"
             )
     return folder
 
 
 class KernelCache:
-    """The runtime cache of one engine. It saves time only: nothing about it is ever an error."""
+    """The runtime cache of one engine. It only saves time, so its failures are logged and never raised."""
 
     def __init__(self, digest: str, *configs: Any) -> None:
         self._path = cache_folder() / f"{digest}.cache"
@@ -62,10 +62,10 @@ class KernelCache:
         """The content of the file, if the library accepts it for this version and GPU."""
         try:
             if hasattr(os, "getuid") and self._path.stat().st_uid != os.getuid():
-                raise HydrantError("it belongs to another user")
+                raise HydrantError("the file belongs to another user")
             data = self._path.read_bytes()
             if not self._cache.deserialize(data):
-                raise HydrantError("it is from another version, driver or GPU")
+                raise HydrantError("the file is for another version, driver or GPU")
         except Exception as error:  # as in save
             log.info("the kernel cache %s was not used: %s", self._path, error)
             return b""

@@ -1,4 +1,4 @@
-"""Running a large batch on a CPU as several smaller ones, whose activations stay in its caches."""
+"""Microbatching: a large CPU batch runs as smaller ones, whose activations fit the CPU caches."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ROWS = 800
 
 @dataclass(frozen=True)
 class Microbatch:
-    """How many inputs go into one run."""
+    """Number of inputs per run."""
 
-    tokens: int | None  # of one image; a text's tensors tell
-    streams: float  # mean number of activations over the layers; 0 for a graph whose batches are never cut
+    tokens: int | None  # of one image; for texts, see their tensors
+    streams: float  # mean number of activations over the layers; 0 if batches are never split
 
     @classmethod
     def of(cls, bundle: Bundle) -> Microbatch:
         """For the model of a bundle."""
         architecture, plan = bundle.any_architecture(), bundle.plan()
         if not architecture.is_declared:
-            return cls(None, 0)  # nobody counted its tokens
+            return cls(None, 0)  # its number of tokens is unknown
         trunk = cost_of(bundle).fork
         streams = (trunk + (plan.layers - trunk) * len(plan.members)) / plan.layers
         return cls(architecture.max_sequence if architecture.modality == "image" else None, streams)
@@ -52,12 +52,12 @@ class Microbatch:
         if size <= chunk:
             return function(inputs)
         pieces = -(-size // chunk)
-        log.debug("a batch of %d runs in %d parts of nearly equal size, which CPUs run faster", size, pieces)
+        log.debug("a batch of %d runs in %d parts of nearly equal size, which is faster on CPUs", size, pieces)
         return joined([function(part) for part in parts_of(inputs, -(-size // pieces))])
 
 
 class GraphBackend(Backend):
-    """A graph on a CPU, which runs batches in parts; ``runtime`` names the library in messages."""
+    """A graph on a CPU, which runs batches in parts; ``runtime`` is the library's name in messages."""
 
     name: str
     runtime: ClassVar[str]

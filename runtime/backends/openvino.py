@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: the same ONNX graphs, on request in BF16 where the CPU has it."""
+"""OpenVINO on the CPU, with the same ONNX graphs; optionally in BF16."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenVinoGraph(GraphBackend):
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
         openvino = _library()
-        # INT8 is not combined with BF16: padding beside a text would then move its result
+        # INT8 with BF16 would let padding change a text's result
         hint = "bf16" if precision == "bf16" else "f32"
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
@@ -38,7 +38,7 @@ class OpenVinoGraph(GraphBackend):
             version = openvino.__version__
             raise BundleError(f"OpenVINO {version} cannot load {graph}: {cut(error, 200)}; export it again") from error
         self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
-        self._own = threading.local()  # a request serves one thread at a time
+        self._own = threading.local()  # a request is not thread-safe
         super().__init__(precision, self._indices, microbatch)
 
     def _infer(self, inputs: Batch) -> dict[str, np.ndarray]:

@@ -39,8 +39,8 @@ class OnnxRuntimeBackend(OnnxRuntimeGraph):
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         require("onnxruntime", "onnxruntime", "run the ONNX graph")
-        graph, found = graph_file(bundle, self.name, PRECISIONS, precision)
-        super().__init__(graph, found, Microbatch.of(bundle), threads)
+        graph, chosen = graph_file(bundle, self.name, PRECISIONS, precision)
+        super().__init__(graph, chosen, Microbatch.of(bundle), threads)
 
 
 def open_session(model: Path | bytes, threads: int | None = None, profile: Path | None = None) -> Any:
@@ -61,9 +61,9 @@ def open_session(model: Path | bytes, threads: int | None = None, profile: Path 
 
 
 def session_options(ort: ModuleType, threads: int | None) -> Any:
-    """Options of a session that prints nothing, and leaves the cores to others while it is idle."""
+    """Session options: no output to stderr, and no busy waiting while idle."""
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # failures are raised, and said once
+    options.log_severity_level = 4  # failures are raised instead
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads

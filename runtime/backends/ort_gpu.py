@@ -21,14 +21,14 @@ from .ort import session_options
 from .protocol import Backend, graph_file, joined, parts_of
 
 PRECISIONS = ("fp16", "fp32")
-"""What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
+"""Precisions in the order of preference; CUDA lacks BF16 kernels for some operators."""
 
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
-"""Products of float32 in float32: the provider's default rounds their factors to 10 bits (TF32)."""
+"""No TF32, the provider's default, which rounds the factors of float32 products to 10 bits."""
 
-ROWS = 32  # largest batch that the TensorRT provider compiles for
+ROWS = 32  # largest batch of the TensorRT provider's profiles
 
 
 class OnnxRuntimeCudaBackend(Backend):
@@ -37,25 +37,25 @@ class OnnxRuntimeCudaBackend(Backend):
     name = "onnxruntime-cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
-    others: ClassVar[list[Any]] = []  # providers for what the first one does not take, before the CPU's
-    place: ClassVar[str] = "cuda"  # of tensors that stay on the GPU, for ONNX Runtime
-    memory_kind: ClassVar[int] = CUDA  # the same for DLPack
+    others: ClassVar[list[Any]] = []  # providers to try after the first and before the CPU's
+    place: ClassVar[str] = "cuda"  # ONNX Runtime's name of the device of bound tensors
+    memory_kind: ClassVar[int] = CUDA  # DLPack's number of it
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
         if self.provider not in ort.get_available_providers():
             raise BackendError(
-                f"onnxruntime {ort.__version__} has no {self.provider}: it is built for the CPU; "
+                f"onnxruntime {ort.__version__} has no {self.provider}: this build is for the CPU; "
                 "pip uninstall onnxruntime, then pip install 'hydrant-uq[gpu]'"
             )
         self._ort = ort
-        graph, found = graph_file(bundle, self.name, PRECISIONS, precision)
+        graph, chosen = graph_file(bundle, self.name, PRECISIONS, precision)
         self._session: Any = self._open(graph, threads, self._options(bundle, graph))
-        super().__init__(self.name, found, (output.name for output in self._session.get_outputs()))
+        super().__init__(self.name, chosen, (output.name for output in self._session.get_outputs()))
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """Run one batch that lies on the GPU; nothing is copied. See ``Predictor.run_device``."""
-        legacy = 1  # the number that DLPack gives the default stream, which ONNX Runtime waits for
+        """Run one batch of GPU tensors without a copy. See ``Predictor.run_device``."""
+        legacy = 1  # DLPack's number for the default stream, which ONNX Runtime waits for
         with self._use():
             tensors = {name: borrow(name, each, legacy, self.memory_kind) for name, each in inputs.items()}
             check_borrowed(tensors, {each.name: TYPES[each.type] for each in self._session.get_inputs()})
@@ -83,25 +83,25 @@ class OnnxRuntimeCudaBackend(Backend):
         return dict(CUDA_OPTIONS)
 
     def _open(self, graph: Path, threads: int | None, options: dict[str, Any]) -> Any:
-        """A session whose first provider is the one asked for: ONNX Runtime would go on without it, silently."""
+        """Open a session; raise if ONNX Runtime would silently fall back to another provider."""
         if hasattr(self._ort, "preload_dlls"):
-            with suppress(Exception):  # looks for CUDA among Python packages; what is not there may be elsewhere
+            with suppress(Exception):  # preloads CUDA from Python packages; it may be installed elsewhere
                 self._ort.preload_dlls()
         settings = session_options(self._ort, threads)
         providers = [(self.provider, options), *self.others, "CPUExecutionProvider"]
         try:
-            # without the keyword it tries again on the CPU, and prints so
+            # without the keyword it retries on the CPU and prints a message
             session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            missing = _why_not(self._ort, self.library)
+            missing = _load_error(self._ort, self.library)
             further = "" if missing is None else f"; its library does not load: {missing}"
             raise BackendError(
                 f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
-                f"{further}; free the GPU's memory, or choose another backend, such as onnxruntime"
+                f"{further}; free GPU memory, or choose another backend, such as onnxruntime"
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
-            reason = _why_not(self._ort, self.library) or "its library loads, so the GPU or its driver is the reason"
+            reason = _load_error(self._ort, self.library) or "its library loads, so the GPU or driver is the cause"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
                 f"{reason}; pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
@@ -133,14 +133,14 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
     others: ClassVar[list[Any]] = [("CUDAExecutionProvider", CUDA_OPTIONS)]
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The batch, or the largest that is compiled for."""
+        """Inputs per run, up to the largest compiled batch."""
         return min(ROWS, super().chunk(inputs))
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
         architecture = bundle.any_architecture()
         if not architecture.is_declared:
             raise BackendError(
-                f"{self.name} is given ranges of sizes, which are not known of a traced bundle; use onnxruntime-cuda"
+                f"{self.name} needs the range of input sizes, which traced bundles lack; use onnxruntime-cuda"
             )
         folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
         kinds = () if folder is None else ("engine", "timing")
@@ -150,7 +150,7 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
-    """The TensorRT provider's ranges; without them it compiles anew for every batch that is larger than all before."""
+    """The TensorRT provider's ranges; without them it recompiles for each larger batch."""
     longest, pixels = architecture.max_sequence, f"{architecture.image_height}x{architecture.image_width}"
     options = {}
     for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
@@ -159,8 +159,8 @@ def profile_options(architecture: Architecture) -> dict[str, str]:
     return options
 
 
-def _why_not(ort: ModuleType, library: str) -> str | None:
-    """Why a provider's library does not load, from the system's loader; ``None`` if it does."""
+def _load_error(ort: ModuleType, library: str) -> str | None:
+    """The loader's error for a provider's library; ``None`` if it loads."""
     folder = Path(str(ort.__file__)).parent / "capi"
     for name, mode in (("libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL), (library, ctypes.DEFAULT_MODE)):
         try:

@@ -1,4 +1,4 @@
-"""The protocol that every backend follows, and the choice of one of a bundle's ONNX graphs."""
+"""The base class of all backends, and the choice of one of a bundle's ONNX graphs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Batch = Mapping[str, np.ndarray]
 
 
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Outputs of parts of a batch, along the batch."""
+    """Concatenate the outputs of parts of a batch."""
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
-    """A batch in parts of at most so many inputs."""
+    """Split a batch into parts of at most ``size`` inputs."""
     for start in range(0, len(next(iter(batch.values()))), size):
         yield {name: array[start : start + size] for name, array in batch.items()}
 
 
 class Backend(Closable):
-    """Runs one model on batches of tensors, from many threads at a time, until it is closed.
+    """Runs one model on batches of tensors, thread-safe, until it is closed.
 
-    ``longest``: tokens of the longest text that it takes; ``None`` if it takes what the model reads, and for images.
+    ``longest``: maximum number of tokens, if less than the model's; else ``None``.
     """
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
@@ -48,10 +48,10 @@ class Backend(Closable):
             return self._run(inputs)
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:  # noqa: ARG002
-        """Run one batch that lies on the GPU, where the outputs stay; see ``Predictor.run_device``."""
+        """Run one batch of GPU tensors and leave the outputs there; see ``Predictor.run_device``."""
         raise BackendError(
-            f"backend {self.name} runs on the CPU and takes no tensors of a GPU; give NumPy arrays to `predict`, or "
-            "load the bundle with a backend for GPUs, such as onnxruntime-cuda"
+            f"backend {self.name} runs on the CPU and cannot use GPU tensors; pass NumPy arrays to `predict`, or "
+            "load the bundle with a GPU backend, such as onnxruntime-cuda"
         )
 
     def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
@@ -59,16 +59,16 @@ class Backend(Closable):
         return {}
 
     def chunk(self, inputs: Batch) -> int:
-        """Inputs per run of the library: the batch, or less where that is faster."""
+        """Inputs per run of the library: the whole batch, or fewer if that is faster."""
         return len(next(iter(inputs.values())))
 
     @abstractmethod
     def _run(self, inputs: Batch) -> dict[str, np.ndarray]:
-        """Run one batch, while the backend is open."""
+        """Run one batch; the backend is open."""
 
 
 def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
-    """Path and precision of the graph to run, after its digest and its metadata were checked."""
+    """Path and precision of the graph to run, with digest and metadata checked."""
     if precision is not None and precision not in runs:
         raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
     graphs = {onnx_name(kind): kind for kind in ([precision] if precision else runs)}

@@ -1,4 +1,4 @@
-"""The fused module in PyTorch: the reference every other backend is compared with."""
+"""The fused module in PyTorch, the reference for all other backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .protocol import Backend, Batch
 
 
 class TorchModule(Backend):
-    """A fused module in float32, on the device that it lies on."""
+    """A fused module in float32, on its own device."""
 
     name = "torch"
     precision = "fp32"
@@ -23,26 +23,26 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        placed = isinstance(ensemble, self._torch.nn.Module)  # dropout's passes are none, and stay on the CPU
+        placed = isinstance(ensemble, self._torch.nn.Module)  # MC dropout is not a module, and runs on the CPU
         self._device = next(ensemble.parameters()).device if placed else "cpu"
         task = TASKS[ensemble.architecture.task]
-        self._given = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
+        self._output_names = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
         self._process = os.getpid()
-        super().__init__(self.name, self.precision, (*self._given, "member_logits"))
+        super().__init__(self.name, self.precision, (*self._output_names, "member_logits"))
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""
         if os.getpid() != self._process:
             raise BackendError(
-                "the torch backend was opened before this process was forked, without PyTorch's threads; load the "
-                "bundle in each process, or use backend onnxruntime or openvino"
+                "this process was forked after the torch backend was opened, so PyTorch's threads are missing; load "
+                "the bundle in each process, or use backend onnxruntime or openvino"
             )
         return super().run(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
             output = self._ensemble(**self._tensors(inputs))
-        arrays = {name: _array(getattr(output, name)) for name in self._given}
+        arrays = {name: _array(getattr(output, name)) for name in self._output_names}
         return {**arrays, "member_logits": _array(output.member_logits.transpose(0, 1))}
 
     def _tensors(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class TorchModule(Backend):
 
 
 class TorchFeatures(TorchModule):
-    """A fused module that gives ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps."""
+    """A fused module that returns ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps."""
 
     def __init__(self, ensemble: Any, taps: Sequence[str]) -> None:
         super().__init__(ensemble)
@@ -63,15 +63,15 @@ class TorchFeatures(TorchModule):
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
             logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
-        found = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
-        return {name: _array(array.transpose(0, 1)) for name, array in found.items()}
+        tensors = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
+        return {name: _array(tensor.transpose(0, 1)) for name, tensor in tensors.items()}
 
 
 class TorchSingle(TorchModule):
     """The first member of a fused module as a single model, in its own order of classes.
 
-    Outputs: ``logits`` [B, C] before any temperature, ``features``, the last vector of the network, and with a pooler
-    ``penultimate`` [B, d'], the input of the last linear map: ``weight`` [d', C] and ``bias`` [C].
+    Outputs: ``logits`` [B, C] before any temperature; ``features``, the last hidden vector; and with a pooler
+    ``penultimate`` [B, d'], the input of the last linear map with ``weight`` [d', C] and ``bias`` [C].
     """
 
     def __init__(self, ensemble: Any) -> None:
@@ -84,12 +84,12 @@ class TorchSingle(TorchModule):
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
             logits, features = self._ensemble.last_vectors(**self._tensors(inputs))
-            given = {"logits": logits, "features": features, "penultimate": self._ensemble.penultimate(features)}
-        return {name: _array(given[name][0]) for name in self.outputs}
+            tensors = {"logits": logits, "features": features, "penultimate": self._ensemble.penultimate(features)}
+        return {name: _array(tensors[name][0]) for name in self.outputs}
 
 
 class TorchBackend(TorchModule):
-    """The bundle's fused module, float32."""
+    """The bundle's fused module in float32."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):

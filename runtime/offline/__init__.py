@@ -1,4 +1,4 @@
-"""Predictions of data of any size: in shards and chunks, on one machine or on many, resumed where they stopped."""
+"""Resumable predictions of data of any size: in shards and chunks, on one machine or many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished chunks of a run, each a file of consecutive rows, whole or absent, in the folder ``OUTPUT.chunks``."""
+"""Finished chunks of a run: atomic files of consecutive rows in the folder ``OUTPUT.chunks``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of ``rows`` in a folder, ``size`` rows in each but the last."""
+    """The chunks of ``rows`` in a folder, each of ``size`` rows; the last may be shorter."""
 
     folder: Path
     rows: range
@@ -40,18 +40,18 @@ class Chunks:
         return self.folder / f"chunk-{number:06d}.jsonl"
 
     def keep(self, number: int, lines: bytes) -> None:
-        """Keep the answers of a chunk as JSON lines."""
+        """Write the answers of a chunk as JSON lines."""
         write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
-        """Absent or damaged chunks, which are still to be predicted."""
+        """Numbers of absent or damaged chunks, which must be predicted."""
         missing = []
         for number in range(len(self)):
             try:
                 self._read(number)
             except InputError as error:
                 if self.file(number).exists():
-                    log.warning("%s; it is predicted again", error)
+                    log.warning("%s; predicting it again", error)
                 missing.append(number)
         return missing
 
@@ -61,7 +61,7 @@ class Chunks:
             yield from self._read(number)
 
     def failed(self, number: int) -> int:
-        """Rows of a finished chunk that could not be used."""
+        """Number of failed rows in a finished chunk."""
         return sum(row.get("error") is not None for row in self._read(number))
 
     def _read(self, number: int) -> list[Answer]:
@@ -69,7 +69,7 @@ class Chunks:
         try:
             answers = [json.loads(line) for line in path.read_bytes().splitlines()]
             if [answer["index"] for answer in answers] != list(self.rows_of(number)):
-                raise ValueError("it lacks some of its rows")
+                raise ValueError("rows are missing")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
         return answers
@@ -86,8 +86,8 @@ def folder_of(output: Path) -> Path:
 
 
 @contextmanager
-def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
-    """The chunks of a run, including an interrupted run's; removed when the block ends."""
+def open_chunks(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
+    """The chunks of a run, including those of an interrupted one; removed at the end of the block."""
     folder = folder_of(output)
     checkpoint = Checkpoint(folder, {**job, "chunk": size}, "prediction")
     with checkpoint.alone():
@@ -95,15 +95,15 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
             yield Chunks(folder, rows, size)
         except BaseException:
             if not any(folder.glob("chunk-*")):
-                checkpoint.remove()  # nothing to go on from
+                checkpoint.remove()  # nothing to resume
             raise
         checkpoint.remove()
 
 
 def drop(output: Path, job: Mapping[str, Any]) -> None:
-    """Remove the chunks of a run that was interrupted after its output was complete."""
+    """Remove the chunks of a run whose output is complete."""
     folder = folder_of(output)
-    with suppress(OSError, InputError, ValueError, LookupError, TypeError):  # of another run, or litter that stays
+    with suppress(OSError, InputError, ValueError, LookupError, TypeError):  # damaged or other runs' chunks stay
         sweep(output.parent, output.name)
         size = json.loads((folder / DESCRIPTION).read_bytes())["chunk"]
         checkpoint = Checkpoint(folder, {**job, "chunk": size}, "prediction")
@@ -112,5 +112,5 @@ def drop(output: Path, job: Mapping[str, Any]) -> None:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of what differs between two descriptions."""
+    """Names of the entries that differ between two descriptions."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]

@@ -1,6 +1,6 @@
-"""The rows of several files, patterns, folders, data sets and URLs as one stream, to be read from any row on.
+"""Rows of files, patterns, folders, data sets and URLs as one stream, readable from any row.
 
-The number of a row, its index, is its place in this stream: it depends on the names in their order alone.
+A row's index is its place in this stream, and depends only on the sources and their order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...errors import InputError, listing
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order; ``missing`` lets rows without a text through (``data.data_files.file_rows``)."""
+    """Names of data in order; ``missing`` keeps rows without a text (``data.data_files.file_rows``)."""
 
     names: tuple[str, ...]
     columns: DataOptions
@@ -36,22 +36,20 @@ class Sources:
 
     @classmethod
     def named(cls, names: Sequence[str], columns: DataOptions = DataOptions(), *, missing: bool = False) -> Sources:
-        """Data as the user names them; a pattern of tables becomes the files that it matches, by their names."""
+        """Sources from the user's names; a pattern of tables becomes its matching files, sorted by name."""
         files = [each for name in names for each in _files(name)]
         if not files:
-            raise InputError("no inputs are named; expected at least one file, folder, pattern, data set or URL")
-        if twice := [name for name, count in Counter(map(_place, files)).items() if count > 1]:
-            raise InputError(
-                f"{listing(twice, 3)}: an input is named twice; name every file once (patterns may overlap)"
-            )
+            raise InputError("no inputs; expected at least one file, folder, pattern, data set or URL")
+        if repeated := [name for name, count in Counter(map(_place, files)).items() if count > 1]:
+            raise InputError(f"{listing(repeated, 3)}: duplicate input; name every file once (patterns may overlap)")
         return cls(tuple(files), columns, missing)
 
     def check_kept(self, *outputs: Path | None) -> None:
-        """Refuse outputs that would replace an input."""
+        """Reject outputs that would replace an input."""
         inputs = {_place(name) for name in self.names}
         for output in outputs:
             if output is not None and output.is_file() and os.path.realpath(output) in inputs:
-                raise InputError(f"{output} is one of the inputs, and would be replaced; choose another output")
+                raise InputError(f"{output} is one of the inputs and would be replaced; choose another output")
 
     def __str__(self) -> str:
         return listing(map(source_name, self.names), 3)
@@ -59,13 +57,13 @@ class Sources:
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[Row]:
         """The rows of some of the sources."""
         for name in self.names[first:end]:
-            if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - of a long name, Path's raises
+            if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - Path's raises for long names
                 yield Row(Path(name), Path(name).parent.name or None, name)
             else:
                 yield from named_rows(name, self.columns, missing=self.missing)
 
     def survey(self) -> Survey:
-        """Count and digest of all rows; everything is read once, and remote data are loaded."""
+        """Count and hash all rows; reads all data once, and downloads remote data."""
         counts, digest = [0] * len(self.names), hashlib.sha256()
         for place in range(len(self.names)):
             for row in self.rows(place, place + 1):
@@ -77,24 +75,24 @@ class Sources:
 
 @dataclass(frozen=True)
 class Survey:
-    """Rows of each source, and SHA-256 of all inputs in order."""
+    """Number of rows of each source, and SHA-256 of all inputs in order."""
 
     counts: tuple[int, ...]
     digest: str
 
     @property
     def total(self) -> int:
-        """Rows of all sources."""
+        """Number of rows of all sources."""
         return sum(self.counts)
 
 
 class Cursor:
-    """Reads runs of rows: forward nothing is read twice, and earlier sources are not read."""
+    """Reads ranges of rows; reading forward repeats nothing, and skips earlier sources."""
 
     def __init__(self, sources: Sources, survey: Survey) -> None:
         self._sources = sources
-        self._begins = list(accumulate(survey.counts, initial=0))  # of each source, and the end of the last
-        self._source, self._next = -1, -1  # the source that is read, and its next row
+        self._begins = list(accumulate(survey.counts, initial=0))  # first row of each source, and the end of the last
+        self._source, self._next = -1, -1  # the open source and its next row
         self._stream: Iterator[Row] = iter(())
 
     def rows(self, wanted: range) -> Iterator[Row]:
@@ -109,22 +107,22 @@ class Cursor:
             yield self._read()
 
     def _read(self) -> Row:
-        """The next row; the last counted row of a source must be its last."""
+        """The next row; raise if a source has more or fewer rows than the survey counted."""
         row = next(self._stream, None)
         self._next += 1
         last = self._next == self._begins[self._source + 1]
         if row is None or (last and next(self._stream, None) is not None):
             name = source_name(self._sources.names[self._source])
-            raise InputError(f"{name} changed while it was read: it has another number of rows; run the command again")
+            raise InputError(f"{name} changed while it was read: its number of rows differs; run the command again")
         return row
 
 
 def _files(name: str) -> list[str]:
-    """The files that a pattern of tables matches; anything else stays a name."""
-    if os.path.exists(name) or "://" in name or not glob.has_magic(name):  # noqa: PTH110 - of a long name, Path's raises
+    """The matching files of a pattern of tables; any other name is unchanged."""
+    if os.path.exists(name) or "://" in name or not glob.has_magic(name):  # noqa: PTH110 - Path's raises for long names
         return [name]
-    found = [path for path in matches(name) if path.is_file()]
-    return [name] if not found or any(has_image_name(path.name) for path in found) else [str(path) for path in found]
+    files = [path for path in matches(name) if path.is_file()]
+    return [name] if not files or any(has_image_name(path.name) for path in files) else [str(path) for path in files]
 
 
 def _place(name: str) -> str:
@@ -132,7 +130,7 @@ def _place(name: str) -> str:
 
 
 def _bytes(value: Any) -> Iterable[bytes]:
-    """An input as bytes that no other input has; for the file of an image or a sound its name and digest."""
+    """A unique byte encoding of an input; for files of images and sounds their name and digest."""
     match value:
         case str():
             data = value.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Files of inputs → a file of predictions: one shard of them, in chunks, by whatever runs the chunks."""
+"""Files of inputs → a file of predictions for one shard, in chunks that any engine may run."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ...errors import InputError, cut, is_whole, listing
 from ...progress import Progress, no_progress
 from ...version import __version__
 from ..predictor import Predictor
-from .chunks import Chunks, differences, drop, kept, lines_of
+from .chunks import Chunks, differences, drop, lines_of, open_chunks
 from .input_stream import Cursor, Sources, Survey
 from .row_files import JsonLines, check_form, failures, filed, form_of, split, table_row
 from .scoring import Scoring, answers, example_answer
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
 CHUNK = 4096
-"""Rows of a chunk: a multiple of a stream's windows, so that values are those of a stream, bit for bit."""
+"""Rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit."""
 
 Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
-"""Writes chunks, given by their numbers, and yields the number of each finished one."""
+"""Writes the chunks with these numbers, and yields the number of each finished chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """How a large prediction is divided, and where it goes.
+    """Division and destination of a large prediction.
 
     Attributes:
-        output: file that gets the rows, as JSON lines, or CSV or Parquet by its ending.
-        errors: file that gets the rows of inputs that could not be used, instead of the output.
-        shard: which of several equal parts of the rows.
-        chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
+        output: file for the rows: CSV or Parquet by its ending, else JSON lines.
+        errors: separate file for the rows of failed inputs.
+        shard: shard to predict.
+        chunk: rows that are saved together; an interrupted run loses at most one unfinished chunk.
     """
 
     output: Path
@@ -60,7 +60,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished part, its rows, its number of chunks, and how many of these an earlier run had finished."""
+    """A finished part, its rows, its number of chunks, and the number ``found`` of chunks from an earlier run."""
 
     part: Part
     rows: range
@@ -82,45 +82,44 @@ def predict_files(
     chunk: int = CHUNK,
     progress: Progress = no_progress,
 ) -> Part:
-    """Predict the rows of files, or one part of them, as `hydrant predict --shard` does.
+    """Predict the rows of files, or one shard of them, as `hydrant predict --shard` does.
 
-    The same call again goes on where an interrupted one stopped, and does nothing once the part is there.
-    ``merge_parts`` makes one file of all parts.
+    Repeating the call resumes an interrupted run; a finished part is not predicted again. ``merge_parts`` joins all
+    parts into one file.
 
     Args:
-        predictor: of the bundle.
-        inputs: files, patterns, folders, data sets and URLs, as of `hydrant predict --input`; every part names the
-            same ones.
-        output: file that gets the rows: JSON lines, or CSV or Parquet by its ending. Beside it comes its manifest.
-        shard: which of several equal parts of the rows, as ``"2/4"``.
-        errors: file that gets the rows of inputs that cannot be used, instead of the output; with ``skip_invalid``.
-        skip_invalid: give an input that cannot be used an ``error`` in its row, and go on.
-        probabilities: also give the probability of every class or label.
+        predictor: predictor of the bundle.
+        inputs: files, patterns, folders, data sets and URLs, as in `hydrant predict --input`; the same for all parts.
+        output: file for the rows: CSV or Parquet by its ending, else JSON lines. Its manifest is written beside it.
+        shard: shard to predict, such as ``"2/4"``: the second of four.
+        errors: separate file for the rows of failed inputs; requires ``skip_invalid``.
+        skip_invalid: set ``error`` in the rows of unusable inputs, and continue.
+        probabilities: add the probability of every class or label.
         reading: columns of tables, and inputs per run of the model.
-        chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
-        progress: display.
+        chunk: rows that are saved together; an interrupted run loses at most one unfinished chunk.
+        progress: progress display.
 
     Returns:
-        what was written: ``path``, ``shard``, ``total`` rows of all parts, and how many of this one ``failed``.
+        The part: ``path``, ``shard``, ``total`` rows of all parts, and the number of its ``failed`` rows.
 
     Raises:
-        InputError: an input or an output cannot be used, the output is one of the inputs, or belongs to other work.
-        BackendError: as of ``Predictor.predict``.
+        InputError: an input or an output cannot be used, or the output is one of the inputs or of other work.
+        BackendError: as in ``Predictor.predict``.
     """
     if reading.examples is not None:
-        raise InputError(f"reading has examples = {cut(reading.examples)}; all rows are predicted: leave it out")
+        raise InputError(f"reading has examples = {cut(reading.examples)}, but all rows are predicted; omit it")
     if errors is not None and not skip_invalid:
-        raise InputError("errors is for inputs that are skipped; give skip_invalid=True, too, or leave it out")
+        raise InputError("errors requires skip_invalid=True; set it, or omit errors")
     names = [inputs] if isinstance(inputs, str | Path) else inputs
-    aside = None if errors is None else Path(errors)
-    division = Division(output=Path(output), errors=aside, shard=Shard.parse(shard), chunk=chunk)
+    failed_rows = None if errors is None else Path(errors)
+    division = Division(output=Path(output), errors=failed_rows, shard=Shard.parse(shard), chunk=chunk)
     sources = Sources.named([str(name) for name in names], reading, missing=skip_invalid)
     scoring = Scoring(batch_size=reading.batch_size, skip_invalid=skip_invalid, probabilities=probabilities)
     return predict_part(predictor, predictor.path, sources, scoring, division, progress=progress).part
 
 
 def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> Engine:
-    """Chunks one after the other, by one predictor in this process."""
+    """Run chunks sequentially with one predictor in this process."""
 
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
         cursor = Cursor(sources, survey)
@@ -142,15 +141,15 @@ def predict_part(
     engine: Engine | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Predict one shard of data, going on where an earlier run of the same work stopped."""
+    """Predict one shard of data, resuming an earlier run of the same work."""
     sources.check_kept(division.output, division.errors)
-    stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)  # as it was opened: to read the data takes long
+    stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)  # before the slow reading of the data
     survey = sources.survey()
     if survey.total == 0:
-        raise InputError(f"{sources} holds no rows; expected at least one input")
+        raise InputError(f"{sources} has no rows; expected at least one input")
     rows = division.shard.rows(survey.total)
     options = asdict(scoring)
-    options.pop("skip_invalid")  # the other rows are the same
+    options.pop("skip_invalid")  # it does not change the other rows
     job = {
         "hydrant": __version__,
         "bundle": hashlib.sha256(stated.encode()).hexdigest(),
@@ -164,13 +163,13 @@ def predict_part(
     }
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     described = {**job, "shard": str(division.shard), "rows": survey.total}
-    if (part := _made(wanted)) is not None:
+    if (part := _finished_part(wanted)) is not None:
         drop(division.output, described)
         _check_failed(part.failed, division.output, scoring)
         count = len(Chunks(Path(), rows, division.chunk))
         return Outcome(part, rows, count, count, made_before=True)
     example = {} if form_of(division.output) is JsonLines else example_answer(predictor, scoring)
-    with kept(division.output, described, rows, division.chunk) as chunks:
+    with open_chunks(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         if not scoring.skip_invalid:
             finished = set(range(len(chunks))) - set(missing)
@@ -190,15 +189,15 @@ def predict_part(
     return Outcome(part, rows, len(chunks), len(chunks) - len(missing))
 
 
-def _made(wanted: Part) -> Part | None:
-    """The part that an earlier run of the same work finished."""
+def _finished_part(wanted: Part) -> Part | None:
+    """The part from an earlier run of the same work, or ``None``."""
     if not manifest_of(wanted.path).exists() or not wanted.path.exists():
         return None
     part = Part.load(wanted.path)
     theirs, ours = ({"shard": str(each.shard), "rows": each.total, **each.job} for each in (part, wanted))
     if changed := differences(theirs, ours):
         raise InputError(
-            f"{wanted.path} is a part of another prediction, or another part: it differs in {listing(changed)}; "
+            f"{wanted.path} is another part, or of another prediction: it differs in {listing(changed)}; "
             "remove it, or choose another output"
         )
     asides = {each.errors and each.errors.resolve() for each in (part, wanted)}
@@ -206,9 +205,8 @@ def _made(wanted: Part) -> Part | None:
 
 
 def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
-    """Refuse to take over failed rows that are not to be skipped."""
+    """Reject failed rows of an earlier run unless they are to be skipped."""
     if failed and not scoring.skip_invalid:
         raise InputError(
-            f"{where} holds {failed} failed rows from a run that skipped them; skip them again (--skip-invalid), or "
-            "remove it"
+            f"{where} has {failed} failed rows from a run with --skip-invalid; pass --skip-invalid again, or remove it"
         )

@@ -1,4 +1,4 @@
-"""A Ray cluster: the one that RAY_ADDRESS names, or one of this machine alone that ends with the work."""
+"""A Ray cluster: the one at RAY_ADDRESS, or a temporary one on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes of Ray that come and go, and what each takes."""
+    """An autoscaled pool of Ray processes, and the resources of each."""
 
     least: int
     most: int
-    cpus: float | None  # None for what share gives
+    cpus: float | None  # None: see share
     gpus: float
-    called: str  # one of them, in the options
+    called: str  # singular name in the options
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
@@ -43,7 +43,7 @@ class Pool:
         return cls(least, most, cpus, gpus, called)
 
     def share(self, cpus: float) -> float:
-        """CPUs of each process in a cluster of so many: one, or less, so that some of one is left to others.
+        """CPUs of each process in a cluster with ``cpus``: one, or less to leave half a CPU free.
 
         >>> [Pool.parse("2", None, 0.0, "actor").share(cpus) for cpus in (2, 3, 64)]
         [0.75, 1.0, 1.0]
@@ -54,25 +54,25 @@ class Pool:
 
 
 def check_room(resources: Mapping[str, float], pool: Pool) -> None:
-    """Refuse a pool too large for a cluster of this machine alone; Ray would wait for ever."""
+    """Reject a pool too large for this machine, for which Ray would wait forever."""
     if "RAY_ADDRESS" in os.environ:
         return  # a cluster may grow
     for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
         available, wanted = resources.get(name, 0.0), each * pool.least
         if wanted > available:
             raise InputError(
-                f"{pool.least} {pool.called}(s) take {wanted:g} {name}s, and this machine has {available:g}; give "
-                f"fewer, or a smaller --{pool.called}-{name.lower()}s, or name a cluster with RAY_ADDRESS"
+                f"{pool.least} {pool.called}(s) need {wanted:g} {name}s, but this machine has {available:g}; use "
+                f"fewer, or a smaller --{pool.called}-{name.lower()}s, or set RAY_ADDRESS to a cluster"
             )
 
 
 @contextmanager
 def cluster(purpose: str) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # where the user has not decided on it
+    """The module ``ray``, connected to a cluster during the block; an existing connection is reused."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # unless the user has set it
     if not log.isEnabledFor(logging.INFO):
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of what it mends itself
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep the variables they had
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of problems that it fixes itself
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep their variables
     ray = require("ray", "ray", purpose)
     if ray.is_initialized():
         yield ray

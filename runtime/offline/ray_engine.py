@@ -1,4 +1,4 @@
-"""Chunks by actors of Ray Data, each with its own predictor; every machine has bundle and data at the same paths."""
+"""Chunks by Ray Data actors, each with its own predictor. All machines need bundle and data at the same paths."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ PURPOSE = "predict on many machines"
 
 @dataclass(frozen=True)
 class Actors:
-    """The pool of actors of Ray.
+    """The pool of Ray actors.
 
     Attributes:
-        actors: how many actors, or the fewest and the most, as ``1:8``; they come and go with the work.
-        actor_cpus: CPUs that each actor takes, and threads within it; without it one, or less where the cluster has
-            fewer CPUs than actors.
-        actor_gpus: GPUs that each actor takes, which may be a part of one.
+        actors: number of actors, or MIN:MAX such as ``1:8`` to autoscale.
+        actor_cpus: CPUs and threads of each actor (default: one, or less in a cluster with too few CPUs).
+        actor_gpus: GPUs of each actor, which may be a fraction.
     """
 
     actors: str = "1"
@@ -45,17 +44,17 @@ class Actors:
     actor_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pool  # noqa: B018 - checks itself
+        self.pool  # noqa: B018 - validates
 
     @property
     def pool(self) -> Pool:
-        """How many there are, and what each takes."""
+        """The size of the pool and the resources of each actor."""
         return Pool.parse(self.actors, self.actor_cpus, self.actor_gpus, "actor")
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of every actor, which travels to other machines; ``manifest`` is that of ``Bundle.stated``."""
+    """The work of every actor, sent to other machines; ``manifest`` comes from ``Bundle.stated``."""
 
     bundle: str
     manifest: dict[str, Any]
@@ -66,7 +65,7 @@ class Work:
 
 
 class Scorer:
-    """An actor: loads the bundle once, then answers for chunks."""
+    """An actor: loads the bundle once, then predicts chunks."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -74,7 +73,7 @@ class Scorer:
         self._predictor: Predictor | None = None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Rows of one chunk as JSON lines, or its problem."""
+        """Rows of one chunk as JSON lines, or the error."""
         (start,), (stop,) = batch["start"].tolist(), batch["stop"].tolist()
         rows, problem = b"", ""
         try:
@@ -88,7 +87,7 @@ class Scorer:
         if self._predictor is None:
             bundle = Bundle.open(self._work.bundle)
             if bundle.stated() != self._work.manifest:
-                raise InputError(f"bundle {self._work.bundle} is another one on {platform.node()}; copy it there")
+                raise InputError(f"bundle {self._work.bundle} differs on {platform.node()}; copy it there")
             self._predictor = load(bundle, **self._work.loading)
         return self._predictor
 
@@ -96,14 +95,14 @@ class Scorer:
 def ray_engine(
     bundle: str | Path, loading: dict[str, Any], sources: Sources, scoring: Scoring, actors: Actors
 ) -> Engine:
-    """Chunks by parallel actors, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
+    """Run chunks with parallel actors, on the cluster at ``RAY_ADDRESS`` or on this machine."""
     require("ray", "ray", PURPOSE)
 
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
         if not missing:
             return
         manifest = Bundle.open(bundle).stated()
-        with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
+        with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints the fate of its workers
             share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
             check_room(ray.cluster_resources(), actors.pool)
             options = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
@@ -127,16 +126,16 @@ def _streamed(
             handler.setLevel(logging.INFO if log.isEnabledFor(logging.INFO) else logging.ERROR)
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.wait_for_min_actors_s = 900  # clusters may get machines first
+    context.wait_for_min_actors_s = 900  # a cluster may have to start machines first
     rows = {number: chunks.rows_of(number) for number in missing}
     items = [{"chunk": number, "start": each.start, "stop": each.stop} for number, each in rows.items()]
     strategy = data.ActorPoolStrategy(
         min_size=min(pool.least, len(missing)),
         max_size=min(pool.most, len(missing)),
-        max_tasks_in_flight_per_actor=2,  # so that it never waits for the next
+        max_tasks_in_flight_per_actor=2,  # so that no actor waits for its next chunk
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray tells users that it will take restarts by other names from 2.64 on
+        warnings.simplefilter("ignore")  # Ray 2.64 renames the options for restarts
         stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
             Scorer,
             fn_constructor_args=(work,),
@@ -145,9 +144,9 @@ def _streamed(
             num_cpus=share,
             num_gpus=pool.gpus,
             max_restarts=-1,
-            max_task_retries=10,  # beyond, it is the chunk that kills actors
+            max_task_retries=10,  # after that, the chunk itself must be the cause
         )
     try:
         yield from stream.iter_rows()
     except ray.exceptions.RayError as error:
-        raise BackendError(f"Ray gave up: {cut(error, 300)}; finished chunks stay, run the command again") from error
+        raise BackendError(f"Ray failed: {cut(error, 300)}; run the command again to resume it") from error

@@ -1,4 +1,4 @@
-"""Rows of predictions as files, JSON lines, CSV or Parquet by the ending of the name: written and joined as streams."""
+"""Files of prediction rows: JSON lines, CSV or Parquet by the file ending; written and joined as streams."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ...bundle.staging import atomic_file, destination
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
-GROUP = 16_384  # rows of a row group of Parquet, all in memory
+GROUP = 16_384  # rows of a Parquet row group, all in memory
 PURPOSE = "write and join Parquet"
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """A row as a line of JSON; characters that UTF-8 has no bytes for are escaped."""
+    """A row as a line of JSON; characters that UTF-8 cannot encode are escaped."""
     try:
         return (json.dumps(row, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON may name
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
         return (json.dumps(row) + "\n").encode()
 
 
 class Table:
-    """A file of rows that is being written; ``join`` concatenates several such files."""
+    """Writer of a file of rows; ``join`` concatenates such files."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         self._handle, self._example = handle, example
@@ -44,18 +44,18 @@ class Table:
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """Write the rows of several files to one."""
+        """Concatenate several files."""
         for part in parts:
             with part.open("rb") as file:
                 shutil.copyfileobj(file, handle)
 
 
 class JsonLines(Table):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
 
 class Csv(Table):
-    """A header and a line a row, UTF-8; lists and objects as JSON text, nothing where there is no value."""
+    """A header and one line per row, UTF-8; lists and objects as JSON text, empty for ``None``."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         super().__init__(handle, example)
@@ -72,7 +72,7 @@ class Csv(Table):
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """As of :class:`Table`."""
+        """See :class:`Table`."""
         header = None
         for part in parts:
             with part.open("rb") as file:
@@ -85,7 +85,7 @@ class Csv(Table):
 
 
 class Parquet(Table):
-    """Columns of their types; lists of objects as JSON text."""
+    """Typed columns; lists of objects as JSON text."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         super().__init__(handle, example)
@@ -120,7 +120,7 @@ class Parquet(Table):
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """As of :class:`Table`."""
+        """See :class:`Table`."""
         parquet = require("pyarrow.parquet", "fuse", PURPOSE)
         schema = parquet.read_schema(parts[0])
         with parquet.ParquetWriter(handle, schema) as writer:
@@ -139,12 +139,12 @@ FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": P
 
 
 def form_of(path: Path | None) -> type[Table]:
-    """The form of a file by its ending: CSV, Parquet, and JSON lines for any other."""
+    """The format of a file by its ending: CSV, Parquet, else JSON lines."""
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
 
 
 def check_form(path: Path) -> None:
-    """Refuse an ending of another form, such as a spreadsheet's."""
+    """Reject endings of other formats, such as a spreadsheet's."""
     lines = ("", ".ndjson", ".json", ".log", ".txt")
     if path.suffix.lower() not in (*FORMS, *lines) and destination(path) is not None:
         raise InputError(f"{cut(path)} ends in {cut(path.suffix)}; expected .csv, .parquet, or .jsonl for JSON lines")
@@ -152,12 +152,12 @@ def check_form(path: Path) -> None:
 
 @contextmanager
 def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Table]:
-    """A table that is ended when the block ends."""
+    """A table that is closed at the end of the block."""
     table = form(handle, example)
     try:
         yield table
     except BaseException:
-        with contextlib.suppress(Exception):  # what was written is thrown away; pyarrow must not end it later
+        with contextlib.suppress(Exception):  # the file is discarded; pyarrow must not close it later
             table.close()
         raise
     table.close()
@@ -165,25 +165,25 @@ def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Ta
 
 @contextmanager
 def filed(path: Path, example: Answer) -> Iterator[Table]:
-    """A table at ``path`` in the form of its ending: complete when the block ends, or absent."""
+    """A table at ``path`` in the format of its ending; after the block it is complete or absent."""
     with atomic_file(path) as handle, opened(form_of(path), handle, example) as table:
         yield table
 
 
 @contextmanager
 def failures(path: Path | None) -> Iterator[Table | None]:
-    """A table of failed rows, as :func:`filed`; ``None`` without a path."""
+    """A table of failed rows (see :func:`filed`); ``None`` without a path."""
     with contextlib.nullcontext() if path is None else filed(path, ERRORS) as table:
         yield table
 
 
 def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
-    """A row with the columns of a table."""
+    """A row with all columns of a table."""
     return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
 
 
 def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
-    """Write rows, failed ones to their own table if there is one; returns the number of failed rows."""
+    """Write rows, failed ones to ``aside`` if it is a table; return the number of failed rows."""
     failed = [row for row in rows if "error" in row]
     if aside is not None:
         aside.write(failed)
@@ -194,7 +194,7 @@ def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
 
 def _check_columns(same: bool, part: Path, first: Path) -> None:
     if not same:
-        raise InputError(f"{part} has other columns than {first}; expected parts of one run with the same options")
+        raise InputError(f"{part} has other columns than {first}; expected parts of one run with equal options")
 
 
 def _cell(value: Any) -> Any:
@@ -208,7 +208,7 @@ def _text(value: Any) -> str | None:
 
 
 def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
-    """The type of a column, by its name and by a value of it."""
+    """The type of a column, from its name and a value."""
     if name == "prediction_set":
         return arrow.list_(arrow.string())
     if name == "probabilities":

@@ -1,4 +1,4 @@
-"""Rows of data → rows of predictions, some batches at a time."""
+"""Rows of data → rows of predictions, several batches at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Answer = dict[str, Any]  # a row of ``Predictor.rows``
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How inputs are predicted, and what their rows contain.
+    """Options of predictions and their rows.
 
     Attributes:
         batch_size: inputs per run of the model.
-        skip_invalid: give an input that cannot be used an ``error`` in its row, and go on.
-        probabilities: also give the probability of every class or label; a score has none.
-        aggregation: how token predictions are aggregated into words (``Predictor.words``); ``None`` for the usual one.
+        skip_invalid: set ``error`` in the rows of unusable inputs, and continue.
+        probabilities: add the probability of every class or label; not for regression.
+        aggregation: aggregation of tokens into words (``Predictor.words``); ``None`` for the default.
     """
 
     batch_size: int = BATCH_SIZE
@@ -37,7 +37,7 @@ class Scoring:
 
     @property
     def on_error(self) -> str:
-        """The argument of ``Predictor.predict``."""
+        """Argument of ``Predictor.predict``."""
         return "row" if self.skip_invalid else "raise"
 
     def row_options(self, predictor: Predictor) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Scoring:
 
 
 def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: int = 0) -> Iterator[list[Answer]]:
-    """Predictions of a stream of rows, in order, some batches at a time, with each row's index."""
+    """Predict a stream of rows; yield the answers of several batches at a time, in order."""
     options = scoring.row_options(predictor)
     while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
         inputs = [row.input for row in window]
@@ -63,7 +63,7 @@ def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: 
 def tensor_answers(
     predictor: Predictor, tensors: Mapping[str, Any], scoring: Scoring, name: str
 ) -> Iterator[list[Answer]]:
-    """Predictions of ready tensors, all at once; nothing where there are none."""
+    """Predict ready tensors at once; yield nothing if they are empty."""
     try:
         prediction = predictor.predict(tensors, batch_size=scoring.batch_size)
     except InputError as error:
@@ -74,23 +74,23 @@ def tensor_answers(
 
 
 def example_answer(predictor: Predictor, scoring: Scoring) -> Answer:
-    """The row of a blank input: the keys that every usable input has, with values of their types."""
+    """The row of a blank input, with the keys and types of any usable input's row."""
     blank = replace(predictor.nothing().among_failed(np.zeros(0, np.int64), {0: ""}), error=None)
     [answer] = predictor.rows(blank, [""], **scoring.row_options(predictor))
     return answer
 
 
 def _shown(row: Row) -> Any:
-    """An input as its row shows it: texts and paths themselves, anything else by its place."""
+    """The input as its row shows it: texts and paths as they are, anything else as its place in the data."""
     parts = row.input if isinstance(row.input, tuple) else (row.input,)
     texts = all(isinstance(part, str | Path) or (part is None and len(parts) > 1) for part in parts)
     return row.input if texts or (isinstance(row.input, list) and is_words(row.input)) else row.where
 
 
 def _name_the_row(predictor: Predictor, rows: Sequence[Row], first: int) -> None:
-    """Raise again for the first row that cannot be used, with its place in the data."""
+    """Raise for the first unusable row, with its place in the data."""
     for index, row in enumerate(rows, start=first):
         try:
             predictor.predict([row.input], first=index)
         except InputError as error:
-            raise InputError(f"{row.where}: {error}; --skip-invalid goes on without such inputs") from error
+            raise InputError(f"{row.where}: {error}; use --skip-invalid to skip such inputs") from error

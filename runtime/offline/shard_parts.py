@@ -1,4 +1,4 @@
-"""Shards of a prediction, the parts that they write, each with its manifest, and the parts as one file again."""
+"""Shards of a prediction, their parts with manifests, and merging the parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Shard:
-    """Number ``index``, from 1, of ``count`` runs of consecutive rows, whose sizes differ by one at most."""
+    """Shard ``index`` (from 1) of ``count`` ranges of rows, whose sizes differ by at most one."""
 
     index: int = 1
     count: int = 1
@@ -37,7 +37,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From what the user wrote.
+        """Parse ``I/N``.
 
         >>> Shard.parse("2/4")
         Shard(index=2, count=4)
@@ -51,7 +51,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def rows(self, total: int) -> range:
-        """Its rows of a total, counted from 0.
+        """The shard's rows of ``total``, counted from 0.
 
         >>> [Shard(index, 3).rows(10) for index in (1, 2, 3)]
         [range(0, 3), range(3, 6), range(6, 10)]
@@ -80,13 +80,13 @@ class Part:
     """One finished part.
 
     Attributes:
-        path: its file of rows.
-        job: all that the rows of every part depend on.
-        shard: which one it is.
-        total: rows of all parts together.
-        failed: inputs of this part that could not be used.
-        files: SHA-256 of the file of rows, and of that of failed rows where they are kept apart.
-        errors: the file of failed rows.
+        path: file of rows.
+        job: everything that determines the rows, the same for all parts.
+        shard: the part's shard.
+        total: number of rows of all parts.
+        failed: number of failed inputs in this part.
+        files: SHA-256 of the file of rows, and of the separate file of failed rows if any.
+        errors: separate file of failed rows, if any.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class Part:
         """Write the manifest beside the rows.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: the manifest cannot be written.
         """
         errors = None if self.errors is None else os.path.relpath(self.errors.resolve(), self.path.parent.resolve())
         facts = PartFile(1, dict(self.job), str(self.shard), self.total, self.failed, dict(self.files), errors)
@@ -109,10 +109,10 @@ class Part:
 
     @classmethod
     def load(cls, path: Path) -> Part:
-        """Read the manifest beside a file of rows; the rows are not looked at.
+        """Read the manifest beside a file of rows, but not the rows.
 
         Raises:
-            InputError: there is none, or it is malformed.
+            InputError: the manifest is missing or malformed.
         """
         file = manifest_of(path)
         if not path.is_file():
@@ -128,7 +128,7 @@ class Part:
         return cls(path, facts.job, Shard.parse(facts.shard), facts.total, facts.failed, facts.sha256, errors)
 
     def altered(self) -> list[Path]:
-        """Its files that are missing, or not what they were when it was made."""
+        """The part's files that are missing or have changed."""
         files = {"rows": self.path, "errors": self.errors}
         return [
             path
@@ -143,30 +143,31 @@ def manifest_of(output: Path) -> Path:
 
 
 def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | Path | None = None) -> list[Part]:
-    """Put the parts of one prediction together, in the order of the rows.
+    """Merge the parts of one prediction, in the order of the rows.
 
     Args:
-        parts: files of rows that `hydrant predict --shard` or ``predict_files`` wrote, in any order, each with its
-            manifest beside it.
-        output: file that gets all rows, of the same form as the parts. It is replaced.
-        errors: file that gets the failed rows, where the parts keep them apart.
+        parts: files that `hydrant predict --shard` or ``predict_files`` wrote, in any order, with their manifests.
+        output: file for all rows, with the same ending as the parts. An existing file is replaced.
+        errors: file for the failed rows, if the parts have separate files of them.
 
     Returns:
-        the parts in order.
+        The parts in order.
 
     Raises:
-        InputError: a part is missing, doubled, altered or of another run, or something cannot be read or written.
-        MissingExtraError: the parts are Parquet, and pyarrow is not installed.
+        InputError: a part is missing, duplicated, altered or of another run; or a file cannot be read or written.
+        MissingExtraError: the parts are Parquet files, and pyarrow is not installed.
     """
     if isinstance(parts, str | Path):
         raise InputError(f"parts is {cut(parts)}; expected a list of files, as in ['part-1.jsonl', 'part-2.jsonl']")
     ordered = _all_of_one([Part.load(Path(path)) for path in parts])
     aside = [part.errors for part in ordered if part.errors is not None]
     if bool(aside) is not (errors is not None):
-        fix = "keep failed rows in files of their own; give --errors" if aside else "keep no failed rows; omit --errors"
-        raise InputError(f"the parts {fix}")
+        fix = "separate files of failed rows; use --errors" if aside else "no files of failed rows; omit --errors"
+        raise InputError(f"the parts have {fix}")
     if altered := [path for part in ordered for path in part.altered()]:
-        raise InputError(f"{listing(altered, 3)}: missing or altered since the part was made; make that part again")
+        raise InputError(
+            f"{listing(altered, 3)}: missing or altered since the part was written; predict that part again"
+        )
     places = [(Path(output), [part.path for part in ordered])]
     if errors is not None:
         places.append((Path(errors), aside))
@@ -178,31 +179,32 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
 
 
 def _all_of_one(parts: Sequence[Part]) -> list[Part]:
-    """Parts in the order of their shards, if they are all of one prediction, each once."""
+    """Sort parts by shard; raise unless they are all parts of one prediction, each once."""
     if not parts:
-        raise InputError("no parts are given; expected the outputs of `hydrant predict --shard`")
+        raise InputError("no parts; expected the outputs of `hydrant predict --shard`")
     first = parts[0]
     jobs = [{"shards": part.shard.count, "rows": part.total, **part.job} for part in parts]
     for part, job in zip(parts, jobs, strict=True):
         if changed := differences(jobs[0], job):
             raise InputError(
-                f"{part.path} and {first.path} are parts of different predictions: they differ in {listing(changed)}"
+                f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)}); "
+                "merge the parts of one prediction"
             )
-    given = Counter(part.shard.index for part in parts)
-    if doubled := [part.path for part in parts if given[part.shard.index] > 1]:
-        raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
+    counts = Counter(part.shard.index for part in parts)
+    if doubled := [part.path for part in parts if counts[part.shard.index] > 1]:
+        raise InputError(f"{listing(doubled, 4)} have the same shard; name every part once")
     if len(parts) < first.shard.count:
-        missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
-        some = listing(map(str, islice(missing, 8)))  # a manifest may speak of billions
+        missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in counts)
+        some = listing(map(str, islice(missing, 8)))  # a manifest may claim billions of shards
         raise InputError(
-            f"{len(parts)} of {first.shard.count} parts are given; missing, among others: {some}; predict these with "
-            "--shard, and give all of them"
+            f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}; predict these with "
+            "--shard, and name all parts"
         )
     return sorted(parts, key=lambda part: part.shard.index)
 
 
 def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
-    """Refuse outputs that are parts, the same file, or of another form than the parts."""
+    """Reject outputs that are parts, the same file, or of another format than the parts."""
     taken = {path.resolve() for _, files in places for path in files}
     for place, files in places:
         check_form(place)
@@ -211,4 +213,4 @@ def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
             raise InputError(f"{place} is one of the parts, or both outputs; choose another output")
         taken.add(place.resolve())
         if destination(place) is not None and form_of(place) is not form_of(files[0]):
-            raise InputError(f"{place} has another form than {files[0]}; expected the ending {files[0].suffix}")
+            raise InputError(f"{place} has another format than {files[0]}; expected the ending {files[0].suffix}")

@@ -1,1 +1,1 @@
-"""Engines of TensorRT and TensorRT-RTX: choosing, loading and running them."""
+"""TensorRT and TensorRT-RTX engines: choice, loading and execution."""

@@ -1,4 +1,4 @@
-"""One of a bundle's engines for this library and GPU: chosen, checked and loaded; or the command that rebuilds one."""
+"""Choice and loading of a bundle's engine for this library and GPU; errors contain the command that rebuilds it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .profiles import DTYPES
 log = logging.getLogger(__name__)
 
 NO_RTX = {
-    "7.5": "(Turing), for which TensorRT-RTX compiles no float32 products, and the classifier's are",
-    "9.0": "(Hopper), which is no target of TensorRT-RTX",
-    "10.0": "(Blackwell for data centres), which is no target of TensorRT-RTX",
-    "10.3": "(Blackwell for data centres), which is no target of TensorRT-RTX",
+    "7.5": "(Turing), for which TensorRT-RTX does not compile float32 products, which the classifier needs",
+    "9.0": "(Hopper), which TensorRT-RTX does not support",
+    "10.0": "(Blackwell for data centres), which TensorRT-RTX does not support",
+    "10.3": "(Blackwell for data centres), which TensorRT-RTX does not support",
 }
-"""Compute capabilities that TensorRT-RTX never compiles hydrant's graphs for, and why."""
+"""Compute capabilities for which TensorRT-RTX cannot compile hydrant's graphs, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """An engine that fits, with its metadata, and the command that builds it again."""
+class EngineChoice:
+    """A suitable engine with its metadata and the command that rebuilds it."""
 
     name: str
     facts: EngineFile
@@ -65,22 +65,22 @@ class NativeLog:
         self._errors: deque[str] = deque(maxlen=8)
 
     def add(self, severity: str, text: str) -> None:
-        """Keep an error, pass a warning on."""
+        """Store an error; log a warning."""
         if "ERROR" in severity:
             self._errors.append(without_place(text))
         elif severity == "WARNING":
             log.info("%s", text.strip())
 
     def last(self) -> str:
-        """The latest errors, for a message; they are forgotten."""
+        """Return the latest errors for a message, and clear them."""
         text = "; ".join(dict.fromkeys(self._errors)) or "no reason given"
         self._errors.clear()
         return cut(text, 300)
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """An engine in memory: types of its inputs, shapes of its outputs with −1 for the batch, its profiles."""
+class LoadedEngine:
+    """An engine in memory: input types, output shapes with −1 for the batch, and profiles."""
 
     trt: ModuleType
     engine: Any
@@ -91,14 +91,14 @@ class Loaded:
     keep: tuple[Any, ...]
 
 
-def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
-    """The first engine that fits, by :func:`_order`; only the metadata is read, after their digests were checked."""
+def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> EngineChoice:
+    """The first suitable engine by :func:`_order`; reads only the metadata, with digests checked."""
     library, allowed = machine.library, PRECISIONS if precision is None else (precision,)
     if precision not in (None, *PRECISIONS):
         raise BackendError(
             f"backend {library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
         )
-    if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # which needs no engine to say so
+    if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # known without an engine
         raise BackendError(
             f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
             f"tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`"
@@ -113,22 +113,22 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
     for name, facts in sorted(fitting, key=lambda each: _order(*each)):
         rebuild = rebuild_command(bundle, name, facts)
         if not (reason := _misfit(bundle, name, facts, machine)):
-            return Chosen(name, facts, rebuild)
+            return EngineChoice(name, facts, rebuild)
         reasons.append(f"{reason}; rebuild it with `{rebuild}`")
     raise BackendError(reasons[0])
 
 
-def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
-    """The bytes of an engine, after they were compared with the manifest and the metadata."""
+def read_engine(bundle: Bundle, chosen: EngineChoice) -> bytes:
+    """The bytes of an engine, checked against manifest and metadata."""
     path = bundle.file(engine_path(chosen.name))
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != chosen.facts.engine_sha256:
-        raise BundleError(f"{path} is not the engine of its metadata; rebuild it with `{chosen.rebuild}`")
+        raise BundleError(f"{path} differs from the engine in its metadata; rebuild it with `{chosen.rebuild}`")
     return data
 
 
-def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None) -> Loaded:
-    """Deserialise an engine; engine host code stays disallowed."""
+def load_engine(trt: ModuleType, data: bytes, chosen: EngineChoice, graph: Path | None) -> LoadedEngine:
+    """Deserialise an engine; engine host code stays disabled."""
     messages = NativeLog()
     logger = make_logger(trt, messages.add)
     try:
@@ -150,7 +150,7 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
             f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}; rebuild it with "
             f"`{chosen.rebuild}`"
         ) from error
-    return Loaded(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
+    return LoadedEngine(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
 
 
 def build_command(bundle: Bundle, library: str, precision: str, *options: str) -> str:
@@ -160,12 +160,12 @@ def build_command(bundle: Bundle, library: str, precision: str, *options: str) -
 
 
 def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
-    """The command that builds an engine as it was built, from its metadata."""
+    """The command that rebuilds an engine with the options in its metadata."""
     return build_command(bundle, facts.library, facts.precision, *_options(name, facts))
 
 
 def _options(name: str, facts: EngineFile) -> list[str]:
-    """The options of ``hydrant build`` that an engine's metadata record."""
+    """The options of ``hydrant build`` recorded in an engine's metadata."""
     words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
     shapes = [shape for profile in facts.profiles for ranges in profile.values() for shape in ranges]
     if all(len(shape) == 2 for shape in shapes):
@@ -189,7 +189,7 @@ def _options(name: str, facts: EngineFile) -> list[str]:
 
 
 def _axis(profile: Profile, axis: int) -> str:
-    """Range of an axis, as ``min:opt:max``; all inputs share it."""
+    """Range of an axis as ``min:opt:max``, the same for all inputs."""
     return ":".join(str(shape[axis]) for shape in next(iter(profile.values())))
 
 
@@ -202,7 +202,7 @@ def _order(name: str, facts: EngineFile) -> tuple[int, int, int, str]:
 
 
 def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> str:
-    """The reason why an engine does not fit the bundle's graph or this machine; empty if it fits."""
+    """The reason why an engine does not match the bundle's graph or this machine; empty if it does."""
     graph, built = onnx_name(facts.precision), f"engine {name} was built"
     if not bundle.has(graph):
         export = f"hydrant export {bundle.path} --precision {facts.precision}"
@@ -211,30 +211,30 @@ def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> s
         return f"{graph} has changed since {built} from it"
     check_graph(bundle, graph)
     if facts.platform != platform_name():
-        return f"{built} on {cut(facts.platform)} and this machine is {platform_name()}"
-    if facts.version != machine.version:  # a version-compatible engine needs the lean runtime, which is not loaded
-        return f"{built} with {machine.library} {cut(facts.version)} and {machine.version} is installed"
+        return f"{built} on {cut(facts.platform)} but this machine is {platform_name()}"
+    if facts.version != machine.version:  # even version-compatible engines need the lean runtime, which is not loaded
+        return f"{built} with {machine.library} {cut(facts.version)} but {machine.version} is installed"
     targets, level = listing(facts.compute_capabilities), ""
     if facts.hardware_compatibility == "ampere+":
         fits, level = float(machine.capability or 8) >= 8, " (Ampere or newer)"
-    else:  # an engine whose builder did not know its GPU is left to the library to judge
+    else:  # without recorded GPUs, the library decides at load time
         fits = not facts.compute_capabilities or machine.capability in (None, *facts.compute_capabilities)
-    here = f"{built} for compute capability {targets}{level} and this GPU has {machine.capability}"
+    here = f"{built} for compute capability {targets}{level} but this GPU has {machine.capability}"
     add = f"; add --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
     return "" if fits else here + add
 
 
 def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, messages: NativeLog) -> None:
-    """Give a stripped engine the weights of its graph."""
+    """Refit a stripped engine with the weights of its graph."""
     refitter = trt.Refitter(engine, logger)
     parser = trt.OnnxParserRefitter(refitter, logger)
     if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
         errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
-        raise BackendError(f"it does not take the weights of {graph.name}: {errors or messages.last()}")
+        raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
 
 
 def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, Shape]]:
-    """Inputs with their types and outputs with their shapes."""
+    """Input types and output shapes by name."""
     inputs: dict[str, np.dtype[Any]] = {}
     outputs: dict[str, Shape] = {}
     for index in range(engine.num_io_tensors):

@@ -1,4 +1,4 @@
-"""The first GPU, through the library cuda-bindings; addresses and handles are plain integers."""
+"""The first GPU through the library cuda-bindings; addresses and handles are integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ....engines.gpu import NO_GPU
 from ....errors import BackendError, cut, require
 
 
-def _calling(name: str) -> Callable[..., int]:
+def _driver_call(name: str) -> Callable[..., int]:
     def call(self: Cuda, *arguments: int) -> int:
         return self._do(name, *arguments)
 
@@ -22,13 +22,13 @@ def _calling(name: str) -> Callable[..., int]:
 
 
 class Cuda:
-    """The first GPU. Every method raises ``BackendError`` when the driver reports a failure."""
+    """The first GPU. Every method raises ``BackendError`` if the driver reports a failure."""
 
-    allocate, free = _calling("cudaMalloc"), _calling("cudaFree")  # bytes → address
-    new_event, free_event = _calling("cudaEventCreate"), _calling("cudaEventDestroy")
-    record, synchronize = _calling("cudaEventRecord"), _calling("cudaStreamSynchronize")
-    launch, free_graph = _calling("cudaGraphLaunch"), _calling("cudaGraphExecDestroy")
-    free_stream, free_host = _calling("cudaStreamDestroy"), _calling("cudaFreeHost")
+    allocate, free = _driver_call("cudaMalloc"), _driver_call("cudaFree")  # bytes → address
+    new_event, free_event = _driver_call("cudaEventCreate"), _driver_call("cudaEventDestroy")
+    record, synchronize = _driver_call("cudaEventRecord"), _driver_call("cudaStreamSynchronize")
+    launch, free_graph = _driver_call("cudaGraphLaunch"), _driver_call("cudaGraphExecDestroy")
+    free_stream, free_host = _driver_call("cudaStreamDestroy"), _driver_call("cudaFreeHost")
 
     def __init__(self, library: str = "tensorrt") -> None:
         self._cuda: Any = require("cuda.bindings.runtime", library, "run engines")
@@ -36,16 +36,16 @@ class Cuda:
         if int(error) != 0 or not count:
             reason = f" ({self._text(error)})" if int(error) != 0 else ""
             raise BackendError(f"{NO_GPU}{reason}; install the driver, or use a CPU backend such as onnxruntime")
-        self._do("cudaSetDevice", 0)  # creates the context that engines and their caches expect
+        self._do("cudaSetDevice", 0)  # creates the context for engines and their caches
 
     def compute_capability(self) -> str:
-        """Such as ``"8.9"``."""
+        """Compute capability such as ``"8.9"``."""
         kinds = self._cuda.cudaDeviceAttr
         major = self._do("cudaDeviceGetAttribute", kinds.cudaDevAttrComputeCapabilityMajor, 0)
         return f"{major}.{self._do('cudaDeviceGetAttribute', kinds.cudaDevAttrComputeCapabilityMinor, 0)}"
 
     def new_stream(self) -> int:
-        """A stream that does not wait for the default one."""
+        """A stream that does not synchronize with the default one."""
         return self._do("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking)
 
     def allocate_host(self, size: int) -> int:
@@ -65,8 +65,8 @@ class Cuda:
         return float(self._call("cudaEventElapsedTime", start, end))
 
     def capture(self, work: Callable[[], None], stream: int) -> int:
-        """Record what ``work`` puts on the stream as a CUDA graph; nothing is executed, and the stream stays usable."""
-        # thread-local: what other threads allocate meanwhile does not end the capture
+        """Record the work that ``work`` enqueues as a CUDA graph; nothing runs, and the stream stays usable."""
+        # thread-local: allocations of other threads do not end the capture
         mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._do("cudaStreamBeginCapture", stream, mode)
         try:
@@ -83,48 +83,48 @@ class Cuda:
             self._do("cudaGraphDestroy", graph)
 
     def _do(self, name: str, *arguments: Any) -> int:
-        """Call a function that gives a handle, a number or nothing."""
+        """Call a function that returns a handle, a number or nothing."""
         return int(self._call(name, *arguments) or 0)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         error, *results = getattr(self._cuda, name)(*arguments)
         if int(error) != 0:
-            remedy = "; use smaller batches, or free the GPU's memory" if "memory" in self._text(error) else ""
+            remedy = "; use smaller batches, or free GPU memory" if "memory" in self._text(error) else ""
             raise BackendError(f"CUDA failed in {name}: {self._text(error)}{remedy}")
         return results[0] if results else None
 
     def _text(self, error: Any) -> str:
-        """What an error code means."""
+        """The text of an error code."""
         _, text = self._cuda.cudaGetErrorString(error)
         return cut(text.decode() if isinstance(text, bytes) else error, 120)
 
 
-class Holdings:
-    """Resources of a device: all are given back by ``close`` or on collection, the last taken first."""
+class Resources:
+    """Resources of a device, released by ``close`` or on garbage collection, last in first out."""
 
     def __init__(self, device: Cuda) -> None:
         self._device, self._returns = device, ExitStack()
-        weakref.finalize(self, _give_back, self._returns).atexit = False
+        weakref.finalize(self, _release_all, self._returns).atexit = False
 
     def memory(self, size: int) -> int:
         """Address of ``size`` bytes of the GPU's memory."""
-        return self.taken(self._device.allocate(size), self._device.free)
+        return self.hold(self._device.allocate(size), self._device.free)
 
     def host(self, size: int) -> np.ndarray:
         """``size`` bytes of page-locked host memory, as an array of uint8 that must not outlive them."""
-        address = self.taken(self._device.allocate_host(size), self._device.free_host)
+        address = self.hold(self._device.allocate_host(size), self._device.free_host)
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def close(self) -> None:
-        """Give everything back; a device that reports an earlier failure again does not keep the rest."""
-        _give_back(self._returns)
+        """Release everything, also if the device repeats an earlier failure."""
+        _release_all(self._returns)
 
-    def taken(self, handle: int, give_back: Callable[[int], object]) -> int:
-        """Hold a resource."""
-        self._returns.callback(give_back, handle)
+    def hold(self, handle: int, release: Callable[[int], object]) -> int:
+        """Register a resource with the function that releases it."""
+        self._returns.callback(release, handle)
         return handle
 
 
-def _give_back(returns: ExitStack) -> None:
+def _release_all(returns: ExitStack) -> None:
     with suppress(BackendError):
         returns.close()

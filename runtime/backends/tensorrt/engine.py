@@ -17,14 +17,14 @@ from ....errors import BackendError, HydrantError, InputError, MissingExtraError
 from ..dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
 from ..protocol import Backend, graph_file, joined
-from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
+from .choose import EngineChoice, LoadedEngine, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
 from .lane import Lane
 from .profiles import Profiles, padded
 
 
 class EngineBackend(Backend):
-    """One of the bundle's engines; every thread that runs beside others gets a lane of its own."""
+    """One of the bundle's engines; concurrent threads get a lane each."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class EngineBackend(Backend):
         device: Cuda | HydrantError
         try:
             device = open_device(library)
-        except (BackendError, MissingExtraError) as error:  # an engine that does not fit is reported first
+        except (BackendError, MissingExtraError) as error:  # an unsuitable engine is reported first
             device = error
         capability = None if isinstance(device, HydrantError) else device.compute_capability()
         chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
@@ -64,15 +64,15 @@ class EngineBackend(Backend):
             return self._timed(inputs)[1]
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """Run one batch that lies on the GPU, within one of the engine's profiles. See ``Predictor.run_device``."""
+        """Run one batch of GPU tensors that fits one of the engine's profiles. See ``Predictor.run_device``."""
         with self._use(), self._lane() as (lane, loaded):
             tensors = {name: borrow(name, each, lane.stream, self._memory_kind) for name, each in inputs.items()}
             check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
             if (profile := self._profiles.exact(shapes)) is None:
                 raise InputError(
-                    f"no profile of the engine takes inputs of shape {shapes}; give NumPy arrays to `predict`, which "
-                    "pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
+                    f"no profile of the engine accepts inputs of shape {shapes}; pass NumPy arrays to `predict`, "
+                    "which pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
                 )
             outputs = {}
             for name, shape in lane.output_shapes(next(iter(shapes.values()))[0]).items():
@@ -84,7 +84,7 @@ class EngineBackend(Backend):
         return outputs
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Inputs that go into one run of the engine."""
+        """Inputs per run of the engine."""
         first = next(iter(inputs.values()))
         return self._profiles.largest(len(first), first.shape[1] if first.ndim == 2 else None)
 
@@ -99,7 +99,7 @@ class EngineBackend(Backend):
         del self._contexts, self._idle
 
     def _timed(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """The outputs of a batch, padded or split to what a profile takes, and the milliseconds of its parts."""
+        """Run a batch, padded or split to fit a profile; return outputs and milliseconds (``Backend.timings``)."""
         first = next(iter(inputs.values()))
         parts = self._profiles.parts(len(first), first.shape[1] if first.ndim == 2 else None)
         outputs, spent = [], dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
@@ -111,8 +111,8 @@ class EngineBackend(Backend):
         return joined(outputs), spent
 
     @contextmanager
-    def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
-        """A lane for one run; after a failure of the engine it is not used again."""
+    def _lane(self) -> Iterator[tuple[Lane, LoadedEngine]]:
+        """A lane for one run; it is discarded if the engine fails."""
         with self._lock:
             lane = self._idle.pop() if self._idle else self._new_lane()
         try:
@@ -124,7 +124,7 @@ class EngineBackend(Backend):
             lane.close()
             if isinstance(error, HydrantError) or not isinstance(error, Exception):
                 raise
-            raise BackendError(f"{self.name} failed: {cut(error, 200)}") from error  # what the library's binding raises
+            raise BackendError(f"{self.name} failed: {cut(error, 200)}") from error  # from the library's binding
         self._idle.append(lane)
 
     def _new_lane(self) -> Lane:
@@ -135,9 +135,9 @@ class EngineBackend(Backend):
 
 
 class _Contexts:
-    """Execution contexts of an engine, which this object outlives; TensorRT-RTX caches kernels and captures graphs."""
+    """Factory of an engine's execution contexts; TensorRT-RTX itself caches kernels and captures graphs."""
 
-    def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
+    def __init__(self, loaded: LoadedEngine, chosen: EngineChoice) -> None:
         self.loaded = loaded
         self._plain: Any = None
         self._capturing: Any = None
@@ -161,7 +161,7 @@ class _Contexts:
             ) from error
 
     def new(self, captures: bool) -> Any:
-        """An execution context, or ``None`` if the library gives none."""
+        """An execution context, or ``None`` if the library cannot create one."""
         with self._lock:
             engine = self.loaded.engine
             if self._plain is None:

@@ -1,4 +1,4 @@
-"""Fitting batches to an engine: profiles, padding and splitting, sizes of buffers. No library is needed."""
+"""Optimization profiles: how batches are padded and split for an engine, and buffer sizes. Needs no library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FLOAT": np.dty
 
 @dataclass(frozen=True)
 class Range:
-    """Smallest and largest batch and text of an optimization profile; ``most`` elements in its largest inputs."""
+    """Range of batch sizes and text lengths of a profile; ``most`` is the number of elements of its largest inputs."""
 
     index: int
     rows: tuple[int, int]
@@ -28,25 +28,25 @@ class Range:
 
     @classmethod
     def of(cls, index: int, profile: Profile) -> Range:
-        """The range of a profile, whose inputs all share it."""
+        """The range of a profile, the same for all inputs."""
         least, _, most = next(iter(profile.values()))
         tokens = (least[1], most[1]) if len(most) == 2 else None
         elements = sum(math.prod(largest) for _, _, largest in profile.values())
         return cls(index, (least[0], most[0]), tokens, elements)
 
     def takes_tokens(self, tokens: int | None) -> bool:
-        """Whether texts of this length fit, after padding to the shortest."""
+        """Return True if texts of this length fit, padded if shorter than the minimum."""
         return self.tokens is None or tokens is None or tokens <= self.tokens[1]
 
     def padded(self, rows: int, tokens: int | None) -> tuple[int, int | None]:
-        """Batch and length after padding to the smallest that the profile takes."""
+        """Batch and length after padding to the profile's minimum."""
         rows = max(rows, self.rows[0])
         return rows, None if self.tokens is None or tokens is None else max(tokens, self.tokens[0])
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows ``start`` to ``stop`` of a batch in one run of a profile, and their numbers after padding."""
+    """Rows ``start`` to ``stop`` of a batch in one run of a profile; ``rows`` and ``tokens`` after padding."""
 
     profile: int
     start: int
@@ -70,11 +70,11 @@ class Profiles:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest text that any profile takes; ``None`` for images."""
+        """Maximum number of tokens of any profile; ``None`` for images."""
         return max((each.tokens[1] for each in self._ranges if each.tokens), default=None)
 
     def parts(self, rows: int, tokens: int | None) -> list[Part]:
-        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size, padded least."""
+        """The runs of a batch: one if a profile fits, else parts of nearly equal size with the least padding."""
         able = [each for each in self._ranges if each.takes_tokens(tokens)]
         if not able:
             raise BackendError(self._too_long(tokens or 0))
@@ -83,12 +83,12 @@ class Profiles:
         return [self._part(able, start, min(start + size, rows), tokens) for start in range(0, rows, size)]
 
     def largest(self, rows: int, tokens: int | None) -> int:
-        """Inputs of a batch that go into one run."""
+        """Inputs of a batch per run."""
         able = [each.rows[1] for each in self._ranges if each.takes_tokens(tokens)]
         return min(rows, max(able, default=self.rows))
 
     def exact(self, shapes: Mapping[str, Shape]) -> int | None:
-        """The profile that takes tensors as they are, the one with the fewest elements; ``None`` if none does."""
+        """The smallest profile that fits tensors without padding; ``None`` if none fits."""
         able = []
         for each in self._ranges:
             profile = self._profiles[each.index]
@@ -97,7 +97,7 @@ class Profiles:
         return min(able)[1] if able else None
 
     def input_bytes(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, int]:
-        """Size of every input's buffer: that of its largest shape in any profile."""
+        """Size of each input's buffer: the largest over all profiles."""
         return {
             name: max(math.prod(profile[name][2]) for profile in self._profiles) * dtype.itemsize
             for name, dtype in dtypes.items()
@@ -122,7 +122,7 @@ class Profiles:
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
-    """The rows of a part, filled up to what its profile takes: masked padding, and the last row again."""
+    """The rows of a part, filled up to its profile's minimum with masked padding and copies of the last row."""
     filled = {}
     for name, array in inputs.items():
         rows = array[part.start : part.stop]
