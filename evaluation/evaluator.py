@@ -60,23 +60,25 @@ def evaluate(
     the bundles was planned, tuned or calibrated are named in its notes, and in the log.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
-            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
-        ood: out-of-distribution data, whose labels are not read.
-        compare: checkpoints (single models) or bundles to set beside it, or mc-dropout:10:CHECKPOINT: 10 passes of a
-            checkpoint with its dropout on, averaged (mc-dropout:10 where one checkpoint is compared with). They know
-            the same classes.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        data: labelled test data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a Hugging
+            Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
+            Python also what ``data.examples.read_examples`` takes.
+        ood: out-of-distribution (OOD) test data; labels are ignored.
+        compare: checkpoints or bundles to compare with, or mc-dropout:10 for MC dropout. ``mc-dropout:10:CHECKPOINT``
+            averages 10 passes of a checkpoint with its dropout on; without CHECKPOINT it is the one checkpoint that is
+            compared with. All know the same classes.
         figures: measured beside quality and detection: ``EvaluationOptions(corruptions=True, latency=True)``, or
             ``EvaluationOptions(baselines=True, fit="train.csv")``.
-        backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
-        precision: precision of the bundles' graphs; without it that of the backend's choice.
-        html: write a report with pictures, in one HTML file.
-        report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot
-            be written is evaluated all the same, and a warning logged.
+        backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
+            or a graph with member outputs.
+        precision: precision of the graphs (default: the backend's choice).
+        html: write a report with pictures to one HTML file.
+        report: folder for report and pictures (default: the bundle). By default, if the bundle cannot be written, it is
+            evaluated all the same and a warning is logged.
         reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
-        force: evaluate on data most of which a bundle was tuned or calibrated on.
+        force: allow data that a bundle was tuned or calibrated on.
         progress: display.
 
     Raises:

@@ -32,12 +32,12 @@ class Timing:
     """At which shapes and for how long models are timed.
 
     Attributes:
-        batch: inputs per run, each number in turn; default 1,8.
-        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Of waveforms
-            samples, default 16,000. Not for images and spectrograms.
-        seconds: seconds that every model runs at least, at every shape.
+        batch: inputs per run; each number is measured in turn (default: 1,8).
+        sequence: tokens per text; each number is measured in turn (default: 128). It is the model's longest input if
+            that is less. For waveforms it counts samples, default 16,000. Not for images and spectrograms.
+        seconds: shortest time in seconds to run every model at every shape.
         iterations: runs of every model at least, at every shape.
-        threads: threads within one run; without it the backend's default.
+        threads: threads for each run (default: the backend's choice).
     """
 
     batch: Sequence[int] = (1, 8)

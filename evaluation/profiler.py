@@ -81,18 +81,18 @@ def profile(
     batch to ``reports/profile.png`` (where matplotlib is installed).
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend to measure, where auto is the first that can run; may be repeated. In Python one or several.
-        precision: precision of the bundle's graph; without it that of each backend's choice.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend to measure; auto takes the first that works; may be repeated. In Python one or several.
+        precision: precision of the graph (default: the backend's choice).
         timing: at which shapes, how long, and with how many threads.
-        baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
-            and with the exact rewrites) and M plain single models one after another, with random weights, exported and
-            run in the same way. Of a traced bundle the single model is the original, written by the traced path.
-        layers: also measure the time of every operator, at the first shape (onnxruntime).
+        baseline: models to compare with: single, deep-ensemble, or both (repeat the option). They are the single model
+            (plain, and with the exact rewrites) and M plain single models one after another, with random weights,
+            exported and run in the same way. For a traced bundle the single model is the original, exported by tracing.
+        layers: also measure each operator, at the first shape (onnxruntime only).
         memory: also measure peak memory, each model in a process of its own, at the largest shape.
         seed: of the inputs.
-        report: folder that gets the report and the plot instead of the bundle. Without one, a bundle that cannot be
-            written is profiled all the same, and a warning logged.
+        report: folder for report and plot (default: the bundle). By default, if the bundle cannot be written, it is
+            profiled all the same and a warning is logged.
         progress: wraps the steps.
 
     Raises:

@@ -95,17 +95,17 @@ def verify(
     in the bundle.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend to test, where auto is every one that can run here.
-        precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
-            choice where a backend is named.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend to test; auto tests every backend that works here.
+        precision: precision to test (default: all in the bundle; for a named backend, its choice).
         against: reference backend.
-        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL; without
-            them synthetic ones, on which INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        data: inputs to compare on, as tables, images, hf:NAME or URLs (default: synthetic inputs). Files are .csv,
+            .tsv, .jsonl, .parquet or .npz. Synthetic inputs cannot verify INT8. In Python also what
+            ``data.examples.read_examples`` takes.
         reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
-        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
-            verified all the same, and a warning logged.
+        report: folder for the report (default: the bundle). By default, if the bundle cannot be written, it is verified
+            all the same and a warning is logged.
         seed: of the draw, or of the synthetic inputs.
         progress: wraps the list of backends under test.
 

@@ -53,17 +53,16 @@ def export(
     when exported again.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        bundle: bundle folder. In Python also an open ``Bundle``.
         precision: precision of weights and activations.
         form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
-        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
-            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
-            Python also what ``data.examples.read_examples`` takes.
+        data: calibration inputs for int8 (required) and fp16 (default: synthetic inputs). They calibrate and check
+            int8; for fp16 activations are measured on them. Files are .csv, .tsv, .jsonl, .parquet or .npz; also an
+            image folder, hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of these inputs.
         seed: of the draw, of the synthetic inputs, or of the texts that tokenizers are compared on.
-        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, with which the C++ runner reads texts; refused
-            where its ids, or of a model that tags tokens its words, differ from the tokenizer's on a text of a fuzzed
-            corpus.
+        tokenizer: also write tokenizer.onnx, so that the C++ runner can read texts. Fails if its ids, or for token
+            classification its words, differ from the tokenizer's on any text of a fuzzed corpus.
         progress: display.
 
     Raises:

@@ -24,14 +24,14 @@ class GraphForm:
     """The form of an ONNX graph; every form computes the same.
 
     Attributes:
-        lowering: how the members are written down: one product for each (unrolled, for CPUs), batched products
-            (grouped, for GPUs), or what suits the precision (auto: unrolled for fp32 and int8, grouped for fp16 and
-            bf16).
+        lowering: layout of the members: unrolled (for CPUs), grouped (for GPUs) or auto. ``unrolled`` has one product
+            for each member, ``grouped`` batched products; ``auto`` takes unrolled for fp32 and int8, grouped for fp16
+            and bf16.
         attention: operators of attention: MatMul-Softmax-MatMul (primitive), the Attention operator of opset 23 (onnx),
             or what suits the precision (auto).
-        member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes], or
-            scores, ``member_scores`` [batch, members].
-        without: exact rewrite to leave out, by the name under which an export tells it; may be repeated.
+        member_outputs: also output each member's probabilities or scores. ``member_probabilities`` has the shape
+            [batch, members, classes], ``member_scores`` [batch, members].
+        without: graph rewrite to skip, by the name that export reports; may be repeated.
     """
 
     lowering: Lowering = "auto"

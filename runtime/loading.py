@@ -37,14 +37,14 @@ def load(
     """Open a bundle for prediction.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle; auto takes the first that works. It is one of ``"tensorrt"``,
             ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
             and ``"torch"``.
-        threads: threads within one run; without it the backend's default.
-        precision: precision of the graph; without it that of the backend's choice.
-        trust: PEM file with the public key, or the issuers' certificates, that the bundle must be signed by. Without
-            it the manifest is believed.
+        threads: threads for each run (default: the backend's choice).
+        precision: precision of the graph (default: the backend's choice).
+        trust: PEM file with the public key or issuer certificates that must have signed the bundle. Without it the
+            manifest is believed.
 
     Raises:
         BackendError: unknown backend, or none can run.

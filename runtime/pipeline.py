@@ -53,7 +53,7 @@ def pipeline(
     """Open a bundle in the place of ``transformers.pipeline("text-classification")``, or that of images or sounds.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        bundle: bundle folder. In Python also an open ``Bundle``.
         backend: as of ``load``.
         precision: as of ``load``.
         threads: as of ``load``.

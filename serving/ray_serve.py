@@ -40,7 +40,7 @@ class Replicas:
     """The replicas of Ray Serve.
 
     Attributes:
-        replicas: how many replicas, or the fewest and the most, as ``1:8``; they come and go with the traffic.
+        replicas: number of replicas, or MIN:MAX to autoscale.
         replica_cpus: CPUs that each replica takes, and threads within one run; without it one, or less where the
             cluster has fewer CPUs than replicas.
         replica_gpus: GPUs that each replica takes, which may be a part of one.

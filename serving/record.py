@@ -46,7 +46,7 @@ class Recording:
     """What is recorded of inputs that were abstained from or flagged.
 
     Attributes:
-        file: record inputs that are abstained from or flagged in this file, as JSON lines that only its owner may read.
+        file: record abstained and flagged inputs in this file, as JSON lines. Only its owner may read it.
         rate: share of them that is recorded, drawn at random.
         most_bytes: largest size of the recorded files together; the oldest rows make room (FILE.1 holds those before).
         redact: function that is given each row and gives the row to write, or None for none, as module:function. In

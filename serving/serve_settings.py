@@ -20,24 +20,24 @@ class ServeSettings:
     """How a service runs: where it listens, what it takes at most, and what runs its bundles.
 
     Attributes:
-        host: address to listen on; anything but this machine's own is for services behind a firewall or proxy.
-        port: port of REST; 0 lets the system choose one.
-        grpc_port: port of gRPC, where 0 lets the system choose one; without it there is no gRPC.
-        batch_size: most inputs in one run; those that wait run together, and none waits for others to come.
-        queue: most inputs that wait for one model; beyond it requests are refused (503), and told when to come again.
-        timeout: seconds that a request may take, from its first byte to its answer.
-        max_bytes: largest body of a request, in bytes.
+        host: address to listen on; 0.0.0.0 accepts other machines. Use that only behind a firewall or proxy.
+        port: HTTP port; 0 lets the system choose.
+        grpc_port: gRPC port; 0 lets the system choose (default: no gRPC).
+        batch_size: largest batch; waiting requests run together. No request waits for others to arrive.
+        queue: inputs that may wait for a model; beyond it requests get status 503.
+        timeout: seconds allowed for a request, from its first byte to its answer.
+        max_bytes: largest request body in bytes.
         requests: most requests that are read and answered at a time.
         workers: processes that share the port, each with its own copy of the model.
         token: secret that clients send as ``Authorization: Bearer …``; without it anyone who reaches the port may ask.
-        tls_cert: PEM file of the certificate (with its chain); with it, the service speaks HTTPS only.
+        tls_cert: PEM file of the certificate with its chain; enables HTTPS and disables HTTP.
         tls_key: PEM file of the certificate's private key.
         origins: further origin by which a service may be asked, through a proxy and by its pages in browsers, as in
             https://models.example.com.
-        backend: backend that runs the bundles, where auto is the first that can run.
-        precision: precision of the graphs; without it that of the backend's choice.
-        threads: threads within one run; without it the backend's default.
-        trust: PEM file with the public key, or the issuers' certificates, that every bundle must be signed by.
+        backend: backend that runs the bundles; auto takes the first that works.
+        precision: precision of the graphs (default: the backend's choice).
+        threads: threads for each run (default: the backend's choice).
+        trust: PEM file with the public key or issuer certificates that must have signed every bundle.
         watching: how predictions are watched for drift.
         recording: of inputs that are abstained from or flagged; without it none are.
 

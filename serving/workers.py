@@ -37,8 +37,8 @@ def serve(
     """Serve bundles until SIGTERM or SIGINT; then answer what is begun, and return.
 
     Args:
-        folder: bundle made by `hydrant fuse`, or a folder of them as NAME/ or NAME/VERSION/. Of several versions the
-            newest answers.
+        folder: bundle folder, or a folder of bundles named NAME/ or NAME/VERSION/. Of several versions the newest
+            answers.
         settings: how.
         announce: called once every model is warm.
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import CONTROLS, told
+from hydrant.cli.terminal import CONTROLS, logged
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -149,7 +149,7 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
     assert kept.returncode == 0, kept.stderr
     done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv, "--force")
     assert done.returncode == 0, done.stderr
-    assert "drift of averaging the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
+    assert "merge error of the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
     assert Bundle.open(tmp_path / "merged").manifest["fusion"]["drift"]["examples"] == 24
     done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json",
                    "--force")  # fmt: skip
@@ -160,7 +160,6 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
     out, plan = made / "out", tmp_path / "p.json"
     absent, new = tmp_path / "absent.csv", tmp_path / "x"
     cases = [
-        ((), "COMMAND"),
         (("mkae", "x"), "make"),
         (("predict", "x", "--data=a.csv"), "--input"),
         (("plan", "--output", "x"), "MODEL"),
@@ -199,7 +198,7 @@ def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None
     assert line.endswith("--skip-invalid goes on without such inputs")
     done = run_cli("predict", made / "out", "--input", data, "--skip-invalid")
     assert done.returncode == 0
-    assert done.stderr == "hydrant: WARNING: 3 of 605 inputs could not be used; their rows say why\n"
+    assert done.stderr == "hydrant: WARNING: 3 of 605 inputs were invalid; their rows have the reasons\n"
     rows = [json.loads(row) for row in done.stdout.splitlines()]
     assert [row["index"] for row in rows] == list(range(605))
     assert {row["index"]: row["error"] for row in rows if "error" in row} == {
@@ -366,9 +365,9 @@ def test_the_package_runs_as_a_module() -> None:
 
 def test_long_work_says_how_far_it_is_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([0, 10, 70, 70, 100, 131, 131])
-    assert list(told(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
+    assert list(logged(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
     assert capsys.readouterr().err == "hydrant: tuning: 1 of 4 done\nhydrant: tuning: 3 of 4 done\n"
-    assert list(told(iter("ab"), 0, "reading", every=0)) == ["a", "b"]
+    assert list(logged(iter("ab"), 0, "reading", every=0)) == ["a", "b"]
     assert "hydrant: reading: 1 done\n" in capsys.readouterr().err
 
 

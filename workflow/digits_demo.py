@@ -80,7 +80,7 @@ def run_demo(
     Args:
         output: folder to create.
         seed: of data, training and plan.
-        epochs: epochs of training the small ViT.
+        epochs: epochs of training the small vision transformer.
         force: replace an earlier demo in the output folder.
         say: called with one line for each stage.
         progress: display for long stages.

@@ -153,8 +153,8 @@ def explore(
         model: checkpoint of a transformers classifier: a folder or hub name.
         data: labelled validation data that the model was not trained on.
         ood: out-of-distribution data, whose labels are not read; they measure, so that none are made from the others.
-        train: labelled training data; with them every point is measured untuned and tuned.
-        compare: checkpoints that together are a Deep Ensemble to draw beside the points.
+        train: labelled training data; measures every plan untuned and tuned.
+        compare: checkpoints of a Deep Ensemble to plot beside the plans.
         grid: which plans are tried.
         budget: most operations that the chosen plan may cost, in those of the plain single model.
         members: number of members.

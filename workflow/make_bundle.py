@@ -100,15 +100,15 @@ def make(
 
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
-        data: labelled training data: they tune the members, and the distance in feature space is fitted on them.
+        data: labelled training data, for tuning and for the distance.
         validation: labelled data that the model was not trained on.
-        ood: out-of-distribution data, whose labels are not read.
-        output: folder of the bundle.
+        ood: out-of-distribution (OOD) data; labels are ignored.
+        output: bundle folder to create.
         recipe: what to make: ``Recipe(budget=1.0, fast=True)``.
-        test: labelled data to report on, instead of a third of the validation data.
-        test_ood: out-of-distribution data to report on, instead of half of the others.
-        html: write the report of the evaluation with pictures, in one HTML file.
-        force: replace another bundle that stands at the output folder.
+        test: labelled test data for the report (default: a third of the validation data).
+        test_ood: OOD test data for the report (default: half of the OOD data).
+        html: write the evaluation report with pictures to one HTML file.
+        force: replace an existing bundle at the output folder.
         reading: columns and batch size of all data, and the number (all) of examples that the training data are
             sampled to, once all of them were compared with the data to judge by.
         seed: of everything random.

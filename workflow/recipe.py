@@ -26,18 +26,16 @@ class Recipe:
 
     Attributes:
         members: number of members.
-        budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
-            classifier reads every token or patch of the last layer, 1.5).
-        method: how heads are chosen: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
-            one of these for each member, as taylor,random,random. Circuits are searched for separation on the
-            out-of-distribution data that choose; without such data, and of models of one output, for likelihood. In
-            Python also an option object: ``Taylor(noise=1.0)``.
-        fast: leave the tuning out: minutes less, and less of the uncertainty that it brings. Then the three that follow
-            are left as they are.
-        epochs: passes over the training data, at most.
-        learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
-        mixed_precision: of the tuning: with bf16, products of matrices are computed in bfloat16, faster where the
-            machine multiplies it itself; weights stay in float32.
+        budget: largest cost, relative to the single model's operations (default: 1.0, some models 1.5). It is 1.5 if
+            the classifier reads every token or patch of the last layer.
+        method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
+            for each member. Circuits are searched for separation on the OOD data that choose; without such data, and
+            for regression, for likelihood. In Python also an option object: ``Taylor(noise=1.0)``.
+        fast: skip tuning: saves minutes, but detects OOD inputs less well. The three parameters that follow must then
+            keep their defaults.
+        epochs: largest number of passes over the training data.
+        learning_rate: peak learning rate; only layers above the fork are trained.
+        mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
         abstain: when to abstain.
         flags: what to call out of distribution.
     """

@@ -37,7 +37,7 @@ class Division:
         output: file that gets the rows, as JSON lines, or CSV or Parquet by its ending.
         errors: file that gets the rows of inputs that could not be used, instead of the output.
         shard: which of several equal parts of the rows.
-        chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
+        chunk: rows saved at a time; an interruption loses at most one chunk.
     """
 
     output: Path

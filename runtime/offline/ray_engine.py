@@ -34,10 +34,10 @@ class Actors:
     """The pool of actors of Ray.
 
     Attributes:
-        actors: how many actors, or the fewest and the most, as ``1:8``; they come and go with the work.
+        actors: number of Ray actors, or MIN:MAX to autoscale.
         actor_cpus: CPUs that each actor takes, and threads within it; without it one, or less where the cluster has
             fewer CPUs than actors.
-        actor_gpus: GPUs that each actor takes, which may be a part of one.
+        actor_gpus: GPUs for each actor; may be a fraction.
     """
 
     actors: str = "1"

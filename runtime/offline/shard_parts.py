@@ -148,8 +148,8 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
     Args:
         parts: files of rows that `hydrant predict --shard` or ``predict_files`` wrote, in any order, each with its
             manifest beside it.
-        output: file that gets all rows, of the same form as the parts. It is replaced.
-        errors: file that gets the failed rows, where the parts keep them apart.
+        output: file for all rows, in the format of the parts. It is replaced.
+        errors: file for the failed rows, if the parts have such files.
 
     Returns:
         the parts in order.

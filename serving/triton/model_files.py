@@ -55,13 +55,13 @@ class TritonSettings:
     """How Triton runs a bundle; all of it can be changed in ``config.pbtxt`` later.
 
     Attributes:
-        max_batch: inputs that a request, and a batch of requests, may hold.
+        max_batch: largest batch, of one request or of several.
         queue_delay: microseconds that a batch waits for more requests; 0 takes those that wait already.
         instances: copies of the predictor, or of the graph, that run beside each other.
-        precision: precision of the graph; without it the first choice of the backend that runs it.
+        precision: precision of the graph (default: the backend's choice).
         threads: threads of each predictor, for the device cpu; without it all cores.
-        graph_backend: what runs the graph, for the device gpu: onnxruntime; tensorrt, which needs an engine in the
-            bundle; or auto, tensorrt where the bundle has an engine that Triton can run.
+        graph_backend: backend of the graph on a GPU: onnxruntime, tensorrt or auto. tensorrt needs an engine in the
+            bundle; auto takes tensorrt if the bundle has an engine that Triton can run.
         environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python,
             where the machine has it that serves; without it hydrant is expected in that Python.
         linked: leave the bundle where it lies, and let the model open it there, for the device cpu; without it the

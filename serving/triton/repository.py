@@ -97,14 +97,14 @@ def triton_repository(
     versions in the repository stay. Triton must not be loading from it at that moment (``--model-control-mode=poll``).
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        output: the model repository: a folder, which is made where it is absent.
-        device: what the model is for: cpu, one model with the whole predictor; gpu, an ensemble whose graph runs on the
-            GPU.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        output: model repository: a folder, created if absent.
+        device: target: cpu (one Python model) or gpu (ensemble with the graph on the GPU). For cpu, one model holds the
+            whole predictor.
         settings: how Triton runs it.
-        name: name of the model; without it that of the bundle's folder.
+        name: name of the model (default: the name of the bundle folder).
         version: version of the model, a whole number from 1.
-        force: replace this version of the model, if it is there.
+        force: replace this version of the model if it exists.
 
     Raises:
         InputError: an option, or what stands at the place, cannot be used; the bundle lacks its graph; or another
