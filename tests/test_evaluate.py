@@ -206,9 +206,9 @@ def test_report_files_and_html(
     assert all(address.startswith("data:image/png;base64,") for address in found.wanted)
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert "<script>" not in text
-    for words in ("Reliability", "Risk and coverage", "In against out of distribution", "Disagreement by class",
+    for words in ("Reliability", "Selective prediction", "ROC curves", "Disagreement by class",
                   "<h2>Verdict</h2>", "Compared with tiny-bert, bundle is", "Confusions", "Accuracy by class",
-                  "Least certain", "Most certain", "Wrong with most confidence", "Loss gap", "ms for a"):  # fmt: skip
+                  "Least certain", "Most certain", "Wrong with most confidence", "loss gap", "ms for a"):  # fmt: skip
         assert words in text, words
     opened = Bundle.open(bundle)
     names = {"reliability", "risk-coverage", "scores", "detection", "disagreement", "noise"}
@@ -409,8 +409,8 @@ def test_command_line(
     done = run_cli("evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions")
     assert done.returncode == 0, done.stderr
     assert "100% of its 30 examples are among those that the bundle was calibrated against (ood.csv)" in done.stderr
-    for words in ("70 examples of test.csv, 30 of ood.csv", "Verdict beside tiny-bert", "OOD AUROC by entropy",
-                  "Calibrated decisions", "Loss gap typos", f" in {bundle} and {page}"):  # fmt: skip
+    for words in ("70 examples of test.csv, 30 of ood.csv", "Comparison with tiny-bert", "OOD AUROC by entropy",
+                  "Decisions", "loss gap typos", f" in {bundle} and {page}"):  # fmt: skip
         assert words in done.stdout, words
     assert page.is_file()
     assert main(list(map(str, ["evaluate", bundle, *arguments, "--json"]))) == 0
