@@ -299,8 +299,8 @@ def _standard_input() -> Iterator[Row]:
 
 def _warn_failed(failed: int, count: int, errors: Path | None = None) -> None:
     if failed:
-        where = f"{errors} has the reasons" if errors else "their rows have the reasons"
-        log.warning("%d of %d inputs were invalid; %s", failed, count, where)
+        where = f"{errors} says why" if errors else "their rows say why"
+        log.warning("%d of %d inputs could not be used; %s", failed, count, where)
 
 
 def _predictions(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> Iterator[list[Answer]]:

@@ -1,4 +1,4 @@
-"""What an evaluation measures beside quality and detection."""
+"""Optional measurements of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import InputError, check_plain, cut, is_whole
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """What to measure beside quality and detection, and how sure to be of it.
+    """Optional measurements of an evaluation, and the number of resamples.
 
     Attributes:
         corruptions: also evaluate on typing errors or corrupted images, in five severities.
-        corrupted: number of examples that are corrupted, drawn at random.
+        corrupted: number of randomly drawn examples to corrupt.
         bootstrap: number of bootstrap resamples for 95 % intervals; 0 for none.
         latency: also measure each model's latency on one batch.
         baselines: also measure post-hoc OOD scores from the literature for every model.
@@ -47,4 +47,4 @@ class EvaluationOptions:
                     f"{name} is {getattr(self, name)} without {useful}; ask for these as well (--{useful})"
                 )
         if self.fit is not None and not self.baselines:
-            raise InputError("training data are given (fit=…, --fit), but no baselines to fit; add --baselines")
+            raise InputError("training data (fit=…, --fit) need baselines to fit; add --baselines, or omit them")

@@ -41,7 +41,7 @@ def made(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPat
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that every refusal is."""
+    """Return the one line of an error."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     lines = done.stderr.strip().splitlines()
@@ -80,9 +80,9 @@ def test_predict_table_json_and_file(made: Path, text_csv: Path, tmp_path: Path)
     assert header.split()[:3] == ["input", "label", "confidence"]
     assert first.startswith("hello world")
     assert second.startswith("transfer money")
-    found = json.loads(run_cli("predict", made / "out", "hello world", "--json").stdout)
-    assert found["backend"] == "onnxruntime"
-    row = found["predictions"][0]
+    output = json.loads(run_cli("predict", made / "out", "hello world", "--json").stdout)
+    assert output["backend"] == "onnxruntime"
+    row = output["predictions"][0]
     assert row["label"] in list("abcde")
     assert 0 <= row["mutual_information"] <= row["predictive_entropy"] <= np.log(5) + 1e-5
     lines = run_cli("predict", made / "out", "--input", text_csv)
@@ -198,7 +198,7 @@ def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None
     assert line.endswith("--skip-invalid goes on without such inputs")
     done = run_cli("predict", made / "out", "--input", data, "--skip-invalid")
     assert done.returncode == 0
-    assert done.stderr == "hydrant: WARNING: 3 of 605 inputs were invalid; their rows have the reasons\n"
+    assert done.stderr == "hydrant: WARNING: 3 of 605 inputs could not be used; their rows say why\n"
     rows = [json.loads(row) for row in done.stdout.splitlines()]
     assert [row["index"] for row in rows] == list(range(605))
     assert {row["index"]: row["error"] for row in rows if "error" in row} == {
@@ -270,7 +270,7 @@ def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
 def test_interrupting_leaves_no_half_written_bundle(
     sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The signal arrives while the bundle's temporary folder is there."""
+    """The signal arrives while the bundle's temporary folder exists."""
     code = (
         "import sys, time\n"
         "from hydrant.cli import main as cli\n"
@@ -299,15 +299,15 @@ def test_interrupting_leaves_no_half_written_bundle(
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_reader_that_leaves_does_not_hide_what_a_check_found(form: str, made: Path, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_does_not_hide_the_status(form: str, made: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(made / "out", tmp_path / "out")
     inspect = f"'{sys.executable}' -m hydrant inspect '{bundle}' {form}"
-    found = []
+    statuses = []
     for change in ("true", f"echo >> '{bundle}/plan.json'"):
         script = f"{change}; {{ sleep 0.1; {inspect}; echo $? >&2; }} | true"
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd="/")
-        found.append(done.stderr)
-    assert found == ["0\n", "1\n"]
+        statuses.append(done.stderr)
+    assert statuses == ["0\n", "1\n"]
 
 
 def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Path) -> None:
@@ -326,7 +326,7 @@ def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Pa
     assert "Traceback" in loud.stderr
 
 
-def test_inputs_may_stand_behind_options(made: Path) -> None:
+def test_inputs_may_follow_options(made: Path) -> None:
     expected = json.loads(run_cli("predict", made / "out", "hello", "money", "--json").stdout)["predictions"]
     for arguments in (("--json", "hello", "money"), ("hello", "--threads", "1", "--json", "money")):
         assert json.loads(run_cli("predict", made / "out", *arguments).stdout)["predictions"] == expected
@@ -336,13 +336,13 @@ def test_inputs_may_stand_behind_options(made: Path) -> None:
 
 
 def test_a_folder_of_images_is_no_data_of_a_text_model(made: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Nor are their file names texts."""
+    """Their file names are not texts either."""
     pictures = tmp_path / "pictures"
     for name in ("a", "b"):
         (pictures / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(pictures / name / "hello.png")
     bundle = shutil.copytree(made / "out", tmp_path / "out")
-    fresh = tmp_path / "fresh.csv"  # texts that no earlier step has seen, of which a warning would tell
+    fresh = tmp_path / "fresh.csv"  # new texts, which cause no overlap warning
     fresh.write_text("text,label\n" + "".join(f"number {index},{'abcde'[index % 5]}\n" for index in range(25)))
     before = (bundle / "hydrant.json").read_bytes()
     circuits = ("--method", "circuit", "--keep", "3", "-o", tmp_path / "plan.json")
@@ -363,7 +363,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout == f"hydrant {hydrant.__version__}\n"
 
 
-def test_long_work_says_how_far_it_is_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_work_prints_its_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([0, 10, 70, 70, 100, 131, 131])
     assert list(logged(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
     assert capsys.readouterr().err == "hydrant: tuning: 1 of 4 done\nhydrant: tuning: 3 of 4 done\n"
@@ -400,11 +400,11 @@ def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path
 
 def test_messages_name_options_as_they_are_typed() -> None:
     given = parse(["serve", "out", "--port", "0"])
-    for said, told_as in (
+    for message, expected in (
         ("tls_cert is given without tls_key; give both", "--tls-cert is given without --tls-key; give both"),
         ("the key of 'tls_cert' in my_tls_key is /tls_key.pem", None),
         ("port is '0'; replica_cpus=2, batch_size(s)", None),
         ("learning_rate is 0", None),  # no option of this command
     ):
-        assert as_typed(said, given) == (told_as or said)
+        assert as_typed(message, given) == (expected or message)
     assert as_typed("tls_cert is given", argparse.Namespace()) == "tls_cert is given"
