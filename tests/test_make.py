@@ -192,7 +192,7 @@ def test_data_to_judge_by_that_were_trained_on_are_refused(
     train, validation = tables["train"], tables["validation"]
     with pytest.raises(InputError, match=r"100% of the 60 examples of the validation data \(.*train\.csv\) "):
         make(bert_checkpoint, train, train, output=tmp_path / "out")
-    with pytest.raises(InputError, match=r"100% of .* the test data .* of the validation data"):
+    with pytest.raises(InputError, match=r"100% of .* the test data .* the validation data"):
         make(bert_checkpoint, train, validation, output=tmp_path / "out", test=validation)
     unknown = tables["ood"]
     with pytest.raises(InputError, match=r"100% of the 72 examples of the test_ood data .* the ood data"):
