@@ -218,7 +218,7 @@ def _tokenizer_graph(look: _Look) -> str | None:
         return "altered or missing"
     source = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
     if source != tokenizer_source(look.bundle):
-        return "OUTDATED: the tokenizer has changed since; recreate it with `hydrant export --tokenizer`"
+        return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
     beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"
 
@@ -254,14 +254,14 @@ def _engine(look: _Look, name: str) -> str:
     fused = "/".join(map(str, facts.fused))
     words.append(f"{fused} of {facts.attention_blocks} attention blocks fused")
     if graph_digest(bundle, facts.onnx) != facts.onnx_sha256:
-        words.append(f"OUTDATED: {facts.onnx} has changed since; rebuild it")
+        words.append(f"OUTDATED: {facts.onnx} has changed since; build it again")
     return ", ".join(words)
 
 
 def _verified(look: _Look) -> str:
     """Describe the last verification, and report if it is outdated."""
     if REPORT not in look.states:
-        return "not yet; run `hydrant verify`"
+        return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
     return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
@@ -271,7 +271,7 @@ def _verification(report: Verification | None) -> str | None:
     if report is None:
         return None
     if not report.current:
-        return f"outdated: the bundle has changed since; {REMEDY}"
+        return f"not these files: the bundle has changed since; {REMEDY}"
     verdicts = (("passed", report.passed), ("FAILED", report.failed))
     named = [f"{word}: {', '.join(names)}" for word, names in verdicts if names]
     return f"{'; '.join(named)} (against {report.reference}, {report.inputs})"

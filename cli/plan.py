@@ -165,14 +165,17 @@ def plan_text(plan: HeadPlan) -> str:
     for layer in range(plan.layers):
         shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
         rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
-    kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
+    ratio = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
-    lines = [table(headers, rows), f"{members_of(len(counts))} {verb} {kept:.0%} of {plan.layers} × {plan.heads} heads"]
+    lines = [
+        table(headers, rows),
+        f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads",
+    ]
     if overlap["mean"] is not None:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
-        remedy = "keep fewer heads" if kept == 1 else "change the number of heads, the number of members or the seed"
+        remedy = "keep fewer heads" if ratio == 1 else "change the number of heads, the number of members or the seed"
         lines.append(f"members {pairs} are identical and never disagree; {remedy}")
     if "budget" in plan.provenance:
         lines += ["", budget_text(plan.provenance["budget"])]

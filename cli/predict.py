@@ -188,8 +188,8 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
             failed += split(rows, target, aside)
     _warn_failed(failed, count, options.errors)
     if options.json:
-        results = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**about(predictor), "count": count, **results})
+        written = {"output": str(options.output)} if options.output else {"predictions": collected}
+        print_json({**about(predictor), "count": count, **written})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
     return 0

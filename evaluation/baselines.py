@@ -200,8 +200,8 @@ def single_model_of(model: Model) -> str:
     words = "its one member" if members == 1 else f"the first of its {members} members alone"
     if min(counts) == heads:
         return words
-    kept = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"{words}, which keeps {kept} of {heads} heads in a layer"
+    number = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"{words}, which keeps {number} of {heads} heads in a layer"
 
 
 def baseline_notes(
@@ -210,7 +210,7 @@ def baseline_notes(
     """Return notes for reading baselines: no unpruned model, data that are used twice."""
     notes = []
     counts = [(model.plan.head_counts(), [list(model.architecture.heads_of_layers)]) for model in models]
-    if not any(model.kind in WHOLE or kept == every for model, (kept, every) in zip(models, counts, strict=True)):
+    if not any(model.kind in WHOLE or own == every for model, (own, every) in zip(models, counts, strict=True)):
         notes.append(
             f"the baselines of {models[0].name} are those of {single_model_of(models[0])}; for the baselines of the "
             "original checkpoint, compare with it, too (compare=…, --compare)"

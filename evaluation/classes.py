@@ -38,7 +38,7 @@ class Confusion:
     """Pair of true and predicted class, and the number of such errors of each model."""
 
     label: str
-    said: str
+    predicted: str
     examples: int
     counts: tuple[int, ...]
 
@@ -84,9 +84,9 @@ def largest_confusions(evidence: Evidence) -> list[Confusion]:
     counters = [Counter(_codes(evidence, seen).tolist()) for seen in evidence.seen]
     wrong = [code for code in counters[0] if code // len(names) != code % len(names)]
     return [
-        Confusion(names[true], names[said], int(sizes[true]), tuple(counts[code] for counts in counters))
+        Confusion(names[true], names[predicted], int(sizes[true]), tuple(counts[code] for counts in counters))
         for code in sorted(wrong, key=lambda code: (-counters[0][code], code))[:SHOWN]
-        for true, said in [divmod(code, len(names))]
+        for true, predicted in [divmod(code, len(names))]
     ]
 
 
@@ -112,7 +112,7 @@ class Example:
     text: str
     image: str | None
     label: str | None
-    said: str
+    predicted: str
     confidence: float
     predictive_entropy: float
     mutual_information: float
@@ -144,7 +144,7 @@ def _example(
         text=_text(inputs[at], at, evidence.images),
         image=_thumbnail(inputs[at]) if evidence.images else None,
         label=None if labels is None else evidence.labels[labels[at]],
-        said=evidence.labels[prediction.label[at]],
+        predicted=evidence.labels[prediction.label[at]],
         confidence=float(prediction.confidence[at]),
         predictive_entropy=float(prediction.predictive_entropy[at]),
         mutual_information=float(prediction.mutual_information[at]),

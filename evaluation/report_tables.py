@@ -373,7 +373,7 @@ def _confusions(evidence: Evidence, names: Sequence[str]) -> Section:
     rows = []
     for each in confusions:
         cells = [Cell(f"{count} ({100 * count / each.examples:.0f} %)") for count in each.counts]
-        rows.append([Cell(each.label), Cell(each.said, kind="words"), Cell(str(each.examples)), *cells])
+        rows.append([Cell(each.label), Cell(each.predicted, kind="words"), Cell(str(each.examples)), *cells])
     words = f"Sorted by the errors of {names[0]}. Each model's column counts its errors of this kind."
     table = Table(["true class", "predicted class", "examples", *names], {"": rows})
     return Section("Confusions", [table], [words], broad=True)
@@ -403,7 +403,7 @@ def _examples(examples: Sequence[Example]) -> Table:
         [
             Cell(short(each.text, 160), kind="words", image=each.image),
             Cell(each.label or "–", kind="words"),
-            Cell(each.said, kind="words wrong" if each.label not in (None, each.said) else "words"),
+            Cell(each.predicted, kind="words wrong" if each.label not in (None, each.predicted) else "words"),
             Cell(f"{100 * each.confidence:.1f} %"),
             Cell(f"{each.predictive_entropy:.3f}"),
             Cell(f"{each.mutual_information:.4f}"),

@@ -197,9 +197,9 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(pictures[index], interpolation="nearest")
             axes.set(xticks=[], yticks=[])
-            said, actual = labels[prediction.label[index]], None if targets is None else labels[targets[index]]
-            wrong = actual not in (None, said)
-            caption = f"“{said}”{f', is {actual}' * wrong} {prediction.confidence[index]:.2f}\n"
+            predicted, actual = labels[prediction.label[index]], None if targets is None else labels[targets[index]]
+            wrong = actual not in (None, predicted)
+            caption = f"“{predicted}”{f', is {actual}' * wrong} {prediction.confidence[index]:.2f}\n"
             caption += f"H {prediction.predictive_entropy[index]:.2f}  MI {prediction.mutual_information[index]:.2f}"
             axes.set_title(caption, fontsize=7.5, color=OUTSIDE if wrong else "black")
             axes.spines[:].set(color=color, linewidth=1.6)
