@@ -343,7 +343,9 @@ def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
     """Describe a traced bundle and its unsupported features; empty for others."""
     if facts is None:
         return []
-    lines = [f"traced        {facts['form']}: members of {facts['class']}, whose attention was traced by running it"]
+    lines = [
+        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was traced by running it"
+    ]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
             lines.append(

@@ -66,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def made(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("evaluated") / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
     export_onnx(path)
@@ -75,8 +75,8 @@ def made(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.
 
 
 @pytest.fixture
-def bundle(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "bundle"))
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "bundle"))
 
 
 def beside(bundle: Path, data: dict[str, Path], checkpoint: Path) -> EvaluationReport:
@@ -85,10 +85,10 @@ def beside(bundle: Path, data: dict[str, Path], checkpoint: Path) -> EvaluationR
 
 @pytest.fixture(scope="module")
 def report(
-    made: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+    original: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationReport:
     """Report of the bundle and its original checkpoint, in PyTorch."""
-    copy = Path(shutil.copytree(made, tmp_path_factory.mktemp("reported") / "bundle"))
+    copy = Path(shutil.copytree(original, tmp_path_factory.mktemp("reported") / "bundle"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         return beside(copy, data, bert_checkpoint)
@@ -126,7 +126,7 @@ class Resources(HTMLParser):
 
 
 def test_figures_against_the_oracle(
-    report: EvaluationReport, made: Path, data: dict[str, Path], bert_checkpoint: Path
+    report: EvaluationReport, original: Path, data: dict[str, Path], bert_checkpoint: Path
 ) -> None:
     """Metrics of the original model with masked heads, by their definitions."""
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint).eval()
@@ -136,7 +136,7 @@ def test_figures_against_the_oracle(
     outputs = []
     for texts in (test.inputs, read_examples(data["ood"], None).inputs):
         inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
-        temperature = Calibration.of(Bundle.open(made)).temperature
+        temperature = Calibration.of(Bundle.open(original)).temperature
         outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
     known, ood = outputs
     figures = report.models[0].figures
@@ -229,11 +229,11 @@ def test_report_files_and_html(
 
 
 def test_names_are_escaped_in_pictures_and_pages(
-    made: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    original: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folder names that look like formulas or hidden legend entries."""
-    formula = Path(shutil.copytree(made, tmp_path / r"a$\frac$"))
-    hidden = Path(shutil.copytree(made, tmp_path / "_hidden & <b>"))
+    formula = Path(shutil.copytree(original, tmp_path / r"a$\frac$"))
+    hidden = Path(shutil.copytree(original, tmp_path / "_hidden & <b>"))
     page = tmp_path / "report.html"
     draw_only(monkeypatch, "reliability")  # which shows the names
     report = evaluate(formula, data["test"], figures=Figures(bootstrap=0), compare=[hidden], html=page)
@@ -257,9 +257,9 @@ def test_all_models_are_timed_on_one_backend(
     assert beside.latency_note is None
 
 
-def test_decisions_are_those_of_predict(report: EvaluationReport, made: Path, data: dict[str, Path]) -> None:
+def test_decisions_are_those_of_predict(report: EvaluationReport, original: Path, data: dict[str, Path]) -> None:
     test = read_examples(data["test"], list("abcde"))
-    with load(made, "torch") as predictor:
+    with load(original, "torch") as predictor:
         known, ood = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
     decisions = report.models[0].decisions
     assert known.abstain is not None

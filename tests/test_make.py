@@ -53,7 +53,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-def made_once(tables: dict[str, Path], checkpoint: Path, output: Path, **options: Any) -> Any:
+def make_small(tables: dict[str, Path], checkpoint: Path, output: Path, **options: Any) -> Any:
     recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-3)
     return make(
         checkpoint, tables["train"], tables["validation"], tables["ood"], output=output, **{"recipe": recipe, **options}
@@ -71,7 +71,7 @@ def _undrawn() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def finished(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Bundle of an uninterrupted call, and its report."""
-    return made_once(tables, bert_checkpoint, tmp_path_factory.mktemp("made") / "out")
+    return make_small(tables, bert_checkpoint, tmp_path_factory.mktemp("made") / "out")
 
 
 def interrupted(*_: Any, **__: Any) -> Any:
@@ -100,7 +100,7 @@ def stopped(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: py
                 patch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # finished already
             if stop == "within the tuning":
                 patch.setattr("hydrant.tuning.stages.write_tuned", interrupted)
-            made_once(tables, bert_checkpoint, folder / "making/out", say=stopping_at(stop))
+            make_small(tables, bert_checkpoint, folder / "making/out", say=stopping_at(stop))
         shutil.copytree(folder / "making", folder / stop)
     return folder
 
@@ -234,9 +234,9 @@ def test_an_interrupted_call_resumes(
         assert any(".part" in name for name in left) == (stop == "within the tuning")
     shutil.copytree(stopped / STOPS[-1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError, match="data, seed"):
-        made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
+        make_small(tables, bert_checkpoint, tmp_path / "out", seed=1)
     said: list[str] = []
-    report = made_once(tables, bert_checkpoint, tmp_path / "out", say=said.append)
+    report = make_small(tables, bert_checkpoint, tmp_path / "out", say=said.append)
     assert [line.split()[0] for line in said] == list(finished.stages)
     assert digests(report.bundle) == digests(finished.bundle)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -250,7 +250,7 @@ def test_a_call_resumes_with_another_batch_size(
 
     def tuned_with(batch_size: int) -> int:
         with pytest.raises(KeyboardInterrupt):
-            made_once(
+            make_small(
                 tables, bert_checkpoint, tmp_path / "out", say=stopping_at("export"),
                 reading=hydrant.Reading(batch_size=batch_size),
             )  # fmt: skip
@@ -279,12 +279,12 @@ def test_the_same_call_writes_a_missing_page_or_bundle(
     page = tmp_path / "report.html"
     for inside in (tmp_path / "out/report.html", tmp_path / "out.make/report.html"):
         with pytest.raises(InputError, match=r"html .*report\.html"):
-            made_once(tables, bert_checkpoint, tmp_path / "out", html=inside, force=True)
+            make_small(tables, bert_checkpoint, tmp_path / "out", html=inside, force=True)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(MODULE, "link_folder", half_linked)
-        made_once(tables, bert_checkpoint, tmp_path / "out", html=page)
+        make_small(tables, bert_checkpoint, tmp_path / "out", html=page)
     assert not (tmp_path / "out").exists()
-    report = made_once(tables, bert_checkpoint, tmp_path / "out", html=page)
+    report = make_small(tables, bert_checkpoint, tmp_path / "out", html=page)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "report.html"]
     assert report.stages["evaluate"]["html"] == str(page)
     assert page.read_text().startswith("<!DOCTYPE html>")
@@ -326,7 +326,7 @@ def test_members_that_lose_too_much_are_planned_and_tuned_again(
     stop = stopping_at("tune")
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            made_once(
+            make_small(
                 tables, bert_checkpoint, tmp_path / "out", say=lambda line: (said.append(line), stop(line)),
             )  # fmt: skip
     assert tuned == ["untuned", "instead", "instead"]
