@@ -14,13 +14,8 @@ EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    command.add(
-        "parts",
-        nargs="+",
-        type=Path,
-        metavar="PART",
-        help="Files that `hydrant predict --shard` wrote, in any order, with their manifests",
-    )
+    command.add("parts", nargs="+", type=Path, metavar="PART",
+                help="Files that `hydrant predict --shard` wrote, in any order, with their manifests")  # fmt: skip
     command.take(merge_parts, "output", "-o", "--output", metavar="FILE")
     command.heading("common")
     command.take(merge_parts, "errors", "--errors", metavar="FILE")

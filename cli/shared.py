@@ -74,17 +74,10 @@ def check_data(data: str | None) -> None:
 
 def prompts(command: Command) -> None:
     """Add classes and templates of a zero-shot classifier."""
-    command.add(
-        "--classes",
-        metavar="CLASSES",
-        help="For CLIP: class names as cat,dog, a .txt file of names, or a .json of prompts",
-    )
-    command.add(
-        "--template",
-        action="append",
-        metavar="TEXT",
-        help="For CLIP: prompt with {} for the class; may be repeated (default: 'a photo of a {}.')",
-    )
+    command.add("--classes", metavar="CLASSES",
+                help="For CLIP: class names as cat,dog, a .txt file of names, or a .json of prompts")  # fmt: skip
+    command.add("--template", action="append", metavar="TEXT",
+                help="For CLIP: prompt with {} for the class; may be repeated (default: 'a photo of a {}.')")  # fmt: skip
 
 
 @contextmanager

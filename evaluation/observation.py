@@ -45,11 +45,7 @@ class Observation:
 
 
 def observe(
-    model: Model,
-    inputs: Sequence[Any],
-    batch_size: int,
-    progress: Progress = no_progress,
-    title: str = "predicting",
+    model: Model, inputs: Sequence[Any], batch_size: int, progress: Progress = no_progress, title: str = "predicting"
 ) -> Observation:
     """Run a model on inputs."""
     task = TASKS[model.architecture.task]

@@ -271,12 +271,7 @@ def test_decisions_are_those_of_predict(report: EvaluationReport, original: Path
 
 
 def test_classes_in_another_order_are_compared_by_name(
-    report: EvaluationReport,
-    bundle: Path,
-    data: dict[str, Path],
-    bert_checkpoint: Path,
-    tmp_path: Path,
-    undrawn: None,
+    report: EvaluationReport, bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, undrawn: None
 ) -> None:
 
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)

@@ -113,11 +113,7 @@ def _span_entropies(reference: Reference, texts: Examples, temperature: float, n
 
 
 def _of_regression(
-    reference: Reference,
-    activation: ScoreActivation,
-    judging: Examples,
-    measuring: Examples,
-    ood: Examples | None,
+    reference: Reference, activation: ScoreActivation, judging: Examples, measuring: Examples, ood: Examples | None
 ) -> Quality:
     def scores(examples: Examples) -> np.ndarray:
         rows = reference.run(examples)[0][..., 0].astype(np.float64)  # [N, M]
