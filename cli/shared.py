@@ -77,7 +77,7 @@ def prompts(command: Command) -> None:
     command.add("--classes", metavar="CLASSES",
                 help="For CLIP: class names as cat,dog, a .txt file of names, or a .json of prompts")  # fmt: skip
     command.add("--template", action="append", metavar="TEXT",
-                help="For CLIP: prompt with {} for the class; may be repeated (default: 'a photo of a {}.')")  # fmt: skip
+                help="For CLIP: prompt with {} for the class; repeatable (default: 'a photo of a {}.')")  # fmt: skip
 
 
 @contextmanager
