@@ -59,7 +59,7 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     stages = report.stages
     assert Bundle.open(report.bundle).has("density.safetensors")
     assert ("rmse" in stages["plan"]) == (kind == "regression")
-    expected = "temperature and threshold for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
+    expected = "for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
     assert expected in said[4]
     ours, single = report.figures()
     quality = {"regression": "rmse", "relevance": "ndcg", "multi_label": "micro_f1"}[kind]
