@@ -49,11 +49,11 @@ class TensorRT(Builder):
     """TensorRT, which compiles for the GPU of this machine.
 
     Attributes:
-        hardware_compatibility: other GPUs that may run the engine: none, all from Ampere on (ampere+), or all of the
-            same compute capability (same).
-        version_compatible: build for the lean runtime (``tensorrt-lean``) of this version, which works beside later
-            versions; hydrant's own backend runs the engine with the same version only.
-        timing_cache: file of kernel timings, read if present and updated.
+        hardware_compatibility: other GPUs that may run the engine: none, ampere+, or same. ``ampere+`` is Ampere and
+            later; ``same`` is any GPU of the same compute capability.
+        version_compatible: make an engine for the lean runtime of the building version, which runs beside later
+            versions. It is ``tensorrt-lean``; hydrant's own backend runs the engine with the same version only.
+        timing_cache: file of kernel timings, read if it exists, and written.
     """
 
     hardware_compatibility: Hardware = "none"
@@ -71,8 +71,8 @@ class TensorRTForRTX(Builder):
     """TensorRT for RTX: compiles ahead of time without a GPU, and finishes on the target GPU.
 
     Attributes:
-        compute_capability: GPU to compile for, by its compute capability, such as 8.9; default 8.0, 8.6, 8.9 and 12.0
-            (Ampere to Blackwell).
+        compute_capability: compute capability to compile for, such as 8.9; repeatable (default: Ampere to Blackwell).
+            The default is 8.0, 8.6, 8.9 and 12.0.
     """
 
     compute_capability: Sequence[str] = ()

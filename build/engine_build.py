@@ -67,17 +67,16 @@ def build_engine(
     metadata are written to ``engines/`` together, or not at all.
 
     Args:
-        bundle: bundle folder, written by `hydrant fuse`. In Python also an open ``Bundle``.
-        backend: compiler: tensorrt (for the GPU of this machine) or tensorrt-rtx (ahead of time, no GPU
-            needed). In Python also an option object: ``TensorRT(version_compatible=True)``,
-            ``TensorRTForRTX(compute_capability=["8.9"])``.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: library: tensorrt (for this GPU) or tensorrt-rtx (no GPU needed). In Python also an option object:
+            ``TensorRT(version_compatible=True)``, ``TensorRTForRTX(compute_capability=["8.9"])``.
         precision: precision of the graph.
-        batch: batch sizes min:opt:max of an optimization profile, such as 1:8:32; once for each profile.
-        sequence: tokens per text min:opt:max, such as 8:64:128; once for all profiles, or once for each.
-        require_fused: fail unless every attention block became one kernel in every profile.
+        batch: batch sizes MIN:OPT:MAX of a profile, such as 1:8:32; once for each profile.
+        sequence: tokens per text MIN:OPT:MAX, such as 8:64:128; once, or once for each profile.
+        require_fused: fail unless every attention block was fused into one kernel in every profile.
         log_file: file for all messages of the builder.
-        name: name of the engine; default BACKEND-PRECISION.
-        progress: display of the builder's phases.
+        name: name of the engine (default: BACKEND-PRECISION).
+        progress: shows the builder's phases.
 
     Raises:
         InputError: an option is out of range or unsupported by the library.

@@ -41,11 +41,11 @@ def sign(
     own command line, ``model_signing verify``, checks it, too.
 
     Args:
-        bundle: bundle to sign: a folder. In Python also an open ``Bundle``.
-        key: private key of an elliptic curve, a PEM file. The password of an encrypted one stands in the
+        bundle: bundle folder to sign. In Python also an open ``Bundle``.
+        key: PEM file of your private key (elliptic curve). The password of an encrypted key is read from the
             environment variable HYDRANT_KEY_PASSWORD.
-        certificate: certificate of the key, a PEM file, for those who trust its issuer instead of the key.
-        chain: certificates between that one and the issuer's own, a PEM file.
+        certificate: PEM file of the key's certificate, for verifiers who trust its issuer.
+        chain: PEM file of the intermediate certificates.
 
     Returns:
         The path of the signature, ``hydrant.sig`` in the bundle; an earlier one is replaced.

@@ -15,35 +15,34 @@ EXAMPLE = "hydrant build out/ --backend tensorrt-rtx --precision fp16 --batch 1:
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
+    """Define the options."""
     both = (TensorRT, TensorRTForRTX)
-    command.heading("input")
     shared.bundle(command, build_engine)
+    command.heading("common")
     command.take(build_engine, "precision")
-    command.heading("method")
     command.take(build_engine, "backend", choices=tuple(LIBRARY_OPTIONS))
     command.take(build_engine, "batch", type=str, metavar="MIN:OPT:MAX")
     command.take(build_engine, "sequence", type=str, metavar="MIN:OPT:MAX")
+    command.heading("advanced")
     command.take(TensorRTForRTX, "compute_capability", metavar="CC")
     command.take(TensorRT, "hardware_compatibility")
     command.take(both, "strip_weights")
     command.take(build_engine, "require_fused")
-    command.heading("output")
     command.take(build_engine, "name")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build, and show what was compiled."""
+    """Build the engine and print a summary."""
     [backend] = choose("--backend", LIBRARY_OPTIONS, [value(build_engine, "backend", options)], options)
-    made = call(build_engine, options, backend=backend)
-    show(options, made.to_json(), build_text(made))
+    engine = call(build_engine, options, backend=backend)
+    show(options, engine.to_json(), build_text(engine))
     return 0
 
 
-def build_text(made: Built) -> str:
-    """The engine, what it runs on, and what its graph was compiled to."""
-    facts = made.facts
-    lines = [f"wrote {made.path} ({size(made.bytes)}), {facts.library} {facts.version}, {facts.precision}"]
+def build_text(engine: Built) -> str:
+    """Describe the engine: version, hardware, profiles and fused attention blocks."""
+    facts = engine.facts
+    lines = [f"wrote {engine.path} ({size(engine.bytes)}), {facts.library} {facts.version}, {facts.precision}"]
     if facts.compute_capabilities:
         lines.append(f"  compute capability {', '.join(facts.compute_capabilities)}")
     for index, profile in enumerate(facts.profiles):
@@ -55,6 +54,6 @@ def build_text(made: Built) -> str:
 
 def _fused(facts: EngineFile, profile: int) -> str:
     if not facts.layers[profile]:
-        return "the library did not tell its layers"
+        return "the library did not report its layers"
     blocks = f"{facts.fused[profile]} of {facts.attention_blocks} attention blocks fused"
     return f"{blocks}, {facts.layers[profile]} layers"

@@ -1,7 +1,4 @@
-"""Options of the command line, each written once.
-
-Name, type, default and choices come from the signature of a verb or option type, the help from its docstring.
-"""
+"""Command-line options, generated from the signatures and docstrings of verbs and option types."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ def parts(text: str) -> list[str]:
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    found = int(text) if text.isascii() and text.isdigit() else 0
-    if found < 1:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    if found > LARGEST:
+    if number > LARGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST}")
-    return found
+    return number
 
 
 def count(text: str) -> int:
@@ -50,18 +47,18 @@ def numbers(text: str) -> list[int]:
 
 def share(text: str) -> float:
     """A number above 0 and below 1."""
-    found = _number(text)
-    if not 0 < found < 1:
+    number = _number(text)
+    if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
-    return found
+    return number
 
 
 def seconds(text: str) -> float:
     """A number of 0 or more."""
-    found = _number(text)
-    if not 0 <= found < math.inf:
+    number = _number(text)
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return found
+    return number
 
 
 def _number(text: str) -> float:
@@ -75,54 +72,55 @@ READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: float
 
 
 class Command:
-    """The options of one subcommand, which its parser gets."""
+    """Options of one subcommand, in three groups."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parser = parser
-        self._place: Any = parser
+        self._groups = {title: parser.add_argument_group(title) for title in ("required", "common", "advanced")}
+        self._place: Any = self._groups["required"]
+        self.notes: list[str] = []  # printed under the options
         self._taken: dict[tuple[Target, str], argparse.Action] = {}
         parser.set_defaults(taken=self._taken)
 
-    def heading(self, title: str) -> None:
-        """Put what follows under a heading of its own."""
-        self._place = self._parser.add_argument_group(title)
+    def heading(self, title: Literal["required", "common", "advanced"]) -> None:
+        """Add the following options to this group."""
+        self._place = self._groups[title]
 
     def add(self, *flags: str, **settings: Any) -> None:
-        """An option that only the command line has, as of ``argparse``."""
+        """Add an ``argparse`` option that only the command line has."""
         self._place.add_argument(*flags, **settings)
 
     def take(self, target: Target | tuple[Target, ...], name: str, *flags: str, **settings: Any) -> None:
         """Add an option for a parameter of one or more targets; ``also`` in the settings is appended to the help."""
         targets = target if isinstance(target, tuple) else (target,)
-        known = _settings(targets, name, flags, settings.pop("also", ""))
+        defaults = _settings(targets, name, flags, settings.pop("also", ""))
         default_flag = f"--{name.replace('_', '-')}"
-        action = self._place.add_argument(*(flags or [default_flag]), **{**known, **settings})
+        action = self._place.add_argument(*(flags or [default_flag]), **{**defaults, **settings})
         self._taken |= {(one, name): action for one in targets}
 
     @contextmanager
     def one_of(self) -> Iterator[None]:
-        """Options that exclude each other."""
+        """Make the options added inside exclude each other."""
         outer, self._place = self._place, self._place.add_mutually_exclusive_group()
         yield
         self._place = outer
 
 
-def call(target: Target, options: argparse.Namespace, **given: Any) -> Any:
-    """Call a verb or option type with what the user gave, and with arguments that the command line made itself."""
+def call(target: Target, options: argparse.Namespace, **arguments: Any) -> Any:
+    """Call a verb or option type with the user's options and with further arguments."""
     shared = {"seed": options.seed, "progress": progress}
     names = inspect.signature(target).parameters
-    return target(**{name: shared[name] for name in shared if name in names} | _found(target, options) | given)
+    return target(**{name: shared[name] for name in shared if name in names} | _options_of(target, options) | arguments)
 
 
 def value(target: Target, name: str, options: argparse.Namespace) -> Any:
-    """What the user gave for a parameter, or its default."""
-    return _found(target, options).get(name, inspect.signature(target).parameters[name].default)
+    """Return the user's value of a parameter, or its default."""
+    return _options_of(target, options).get(name, inspect.signature(target).parameters[name].default)
 
 
 def choose(
-    flag: str, kinds: Mapping[Any, Target], chosen: Sequence[str], options: argparse.Namespace, **given: Any
+    flag: str, kinds: Mapping[Any, Target], chosen: Sequence[str], options: argparse.Namespace, **arguments: Any
 ) -> list[Any]:
-    """Make one or more of several option types, and refuse options that only the others have."""
+    """Create one or more of several option types, and reject options that only the others have."""
     for word in chosen:
         if word not in kinds:
             raise InputError(f"{flag} {cut(word)} is unknown; expected one of {', '.join(kinds)}")
@@ -130,24 +128,26 @@ def choose(
         for (target, name), action in options.taken.items():
             useful = any((kinds[one], name) in options.taken for one in chosen)
             if target is kind and not useful and hasattr(options, action.dest):
-                other = f"{flag} {','.join(chosen)}, which has no use for it; leave it out, or use {flag} {word}"
-                raise InputError(f"{action.option_strings[-1]} is given for {other}")
-    chosen_kinds = [(kinds[word], inspect.signature(kinds[word]).parameters) for word in chosen]
-    return [call(kind, options, **{name: given[name] for name in names & given.keys()}) for kind, names in chosen_kinds]
+                option, method = action.option_strings[-1], ",".join(chosen)
+                raise InputError(f"{option} does not apply to {flag} {method}; omit it, or use {flag} {word}")
+    signatures = {kinds[word]: inspect.signature(kinds[word]).parameters.keys() & arguments.keys() for word in chosen}
+    return [
+        call(kinds[word], options, **{name: arguments[name] for name in signatures[kinds[word]]}) for word in chosen
+    ]
 
 
 def described(target: Target) -> dict[str, str]:
-    """The docstrings' words for each parameter or field, those of base classes included."""
-    found: dict[str, str] = {}
+    """Return the docstring of each parameter or field, including those of base classes."""
+    descriptions: dict[str, str] = {}
     for part in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:
         text = re.split(r"^(?:Args|Attributes):\n", inspect.cleandoc(part.__doc__ or ""), maxsplit=1, flags=re.M)[-1]
         section = re.split(r"^\S", text, maxsplit=1, flags=re.M)[0]
         for names, words in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", section, flags=re.M):
-            found |= dict.fromkeys(names.split(", "), re.sub(r"\s+", " ", words))
-    return found
+            descriptions |= dict.fromkeys(names.split(", "), re.sub(r"\s+", " ", words))
+    return descriptions
 
 
-def _found(target: Target, options: argparse.Namespace) -> dict[str, Any]:
+def _options_of(target: Target, options: argparse.Namespace) -> dict[str, Any]:
     return {
         name: getattr(options, action.dest)
         for (owner, name), action in options.taken.items()
@@ -156,7 +156,7 @@ def _found(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: str) -> dict[str, Any]:
-    """What ``argparse`` should know: what is read, whether it must be given, and the help."""
+    """Return the ``argparse`` settings: type, choices, required or not, help."""
     parameters = [inspect.signature(target).parameters[name] for target in targets]
     default = parameters[0].default
     settings: dict[str, Any] = {"help": _help(targets, name, also), "default": argparse.SUPPRESS}
@@ -172,12 +172,12 @@ def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: 
     else:
         settings["type"] = next((READERS[kind] for kind in kinds if kind in READERS), str)
     if inspect.isfunction(targets[0]) and default is inspect.Parameter.empty and "-" in (flags or "-")[0]:
-        settings["required"] = True  # but for positional arguments, which argparse asks for by itself
+        settings["required"] = True  # positional arguments are required anyway
     return settings
 
 
 def _help(targets: Sequence[Target], name: str, also: str) -> str:
-    """The first sentence about a parameter, capitalised, with its default."""
+    """Return the first sentence about a parameter, capitalised, with its default."""
     sentence = re.split(r"\.(?: |$)", described(targets[0])[name].replace("``", ""), maxsplit=1)[0] + also
     defaults = {target.__name__: inspect.signature(target).parameters[name].default for target in targets}
     shown = {of: word for of, word in defaults.items() if isinstance(word, str | int | float) and word is not False}

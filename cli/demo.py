@@ -1,4 +1,4 @@
-"""``hydrant demo``: everything end to end on embedded data."""
+"""``hydrant demo``: every stage on a small built-in data set."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ EXAMPLE = "hydrant demo -o hydrant-demo/"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("method")
-    command.take(run_demo, "epochs", type=positive, metavar="N")
-    command.heading("output")
+    """Define the options."""
+    command.heading("common")
     command.take(run_demo, "output", "-o", "--output", metavar="FOLDER")
+    command.take(run_demo, "epochs", type=positive, metavar="N")
     command.take(run_demo, "force")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it, and show the closing table."""
+    """Run the demo and print its results."""
     report = call(run_demo, options, say=lambda line: print(line, file=sys.stderr, flush=True))
     show(options, report.to_json(), demo_text(report.to_json()))
     return 0 if report.verified else 1
 
 
 def demo_text(facts: Mapping[str, Any]) -> str:
-    """The demo's closing table and where its picture is."""
+    """Format the demo's results and the paths of its files."""
     names = ("accuracy", "nll", "ece", "ood_auroc", "distance_auroc")
     rows = [
         [row["name"], *(f"{row[name]:.3f}" for name in names), f"{row['latency_ratio']:.2f}×"] for row in facts["rows"]

@@ -1,4 +1,4 @@
-"""``hydrant drift``: whether logged predictions look as the calibration examples did; status 1 on an alarm."""
+"""``hydrant drift``: compare logged predictions with the calibration data; status 1 on an alarm."""
 
 from __future__ import annotations
 
@@ -17,43 +17,42 @@ EXAMPLE = "hydrant drift out/ --log predictions.jsonl"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, drift)
     command.take(drift, "log", metavar="FILE")
-    command.heading("method")
+    command.heading("advanced")
     command.take(drift, "alpha", type=share, metavar="SHARE")
     command.take(drift, "psi", metavar="PSI")
     command.take(drift, "window", type=positive, metavar="N")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and show what changed."""
+    """Compare and print the report."""
     report: DriftReport = call(drift, options)
     show(options, report.to_json(), report_text(report))
     return 0 if report.passed else 1
 
 
 def report_text(report: DriftReport) -> str:
-    """The rates, the histograms, and what changed."""
+    """Format the rates, the histograms and the alarms."""
     skipped = f", {report.failed} more failed" if report.failed else ""
     parts = [f"{report.inputs} inputs{skipped}, against {report.calibrated} calibration examples"]
     if report.rates:
-        headers = ["rate", "calibrated", "found", "p", "evidence"]
+        headers = ["rate", "calibration", "log", "p", "evidence"]
         parts.append(table(headers, [_rate(name, facts) for name, facts in report.rates.items()]))
     if report.histograms:
-        headers = ["histogram", "PSI", "p", "farthest window", "gained most", "calibrated", "found"]
+        headers = ["histogram", "PSI", "p", "worst window", "grew most", "calibration", "log"]
         parts.append(table(headers, [_histogram(name, facts) for name, facts in report.histograms.items()]))
     parts.append("\n".join(f"ALARM  {alarm.text}" for alarm in report.alarms) or "no alarm")
     return "\n\n".join(parts)
 
 
 def _rate(name: str, facts: Mapping[str, Any]) -> list[str]:
-    found = facts["found"]
+    logged = facts["found"]
     return [
         NAMES[name],
         f"{facts['calibrated']['share']:.2%}",
-        "–" if found["share"] is None else f"{found['share']:.2%}",
+        "–" if logged["share"] is None else f"{logged['share']:.2%}",
         f"{facts['p_value']:.2g}",
         f"{facts['evidence']:.3g}",
     ]
@@ -64,13 +63,13 @@ def _histogram(name: str, facts: Mapping[str, Any]) -> list[str]:
     if facts["psi"] is None:
         return [title, *["–"] * 6]
     gained, farthest = facts["gained"], facts["farthest"]
-    what = short(str(gained["labels"][0]), 24) if name == LABELS and gained["labels"] else ""
+    label = short(str(gained["labels"][0]), 24) if name == LABELS and gained["labels"] else ""
     return [
         title,
         f"{facts['psi']:.3f}",
         f"{facts['p_value']:.2g}",
         "–" if farthest is None else f"{farthest['psi']:.3f} from {farthest['first']}",
-        what if name == LABELS else bounds_text(*gained["bin"]),
+        label if name == LABELS else bounds_text(*gained["bin"]),
         f"{gained['before']:.1%}",
         f"{gained['after']:.1%}",
     ]

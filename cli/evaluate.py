@@ -1,4 +1,4 @@
-"""``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
+"""``hydrant evaluate``: quality and uncertainty on labelled data, as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare check
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, evaluate)
     command.take(evaluate, "data", metavar="FILE")
+    command.heading("common")
     command.take(evaluate, "ood", metavar="FILE")
     command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
+    command.take(evaluate, "html", metavar="FILE")
+    command.heading("advanced")
     shared.data_options(command)
-    command.heading("method")
     command.take(EvaluationOptions, "corruptions")
     command.take(EvaluationOptions, "bootstrap", metavar="N")
     command.take(EvaluationOptions, "latency")
     command.take(EvaluationOptions, "baselines")
     command.take(EvaluationOptions, "fit", metavar="FILE")
     shared.backend(command, evaluate)
-    command.heading("output")
-    command.take(evaluate, "html", metavar="FILE")
     command.take(evaluate, "report", metavar="FOLDER")
     command.take(evaluate, "force")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate, and show the figures."""
+    """Evaluate and print the metrics."""
     report = call(evaluate, options, figures=call(EvaluationOptions, options), reading=shared.read_options(options))
     place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
     show(options, report.to_json(), evaluation_text(report, place))
@@ -45,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def evaluation_text(report: EvaluationReport, place: str = "") -> str:
-    """What was evaluated, the verdict, every table, and the files that were written."""
+    """Format the data, the verdict, every table, and the files that were written."""
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]

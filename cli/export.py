@@ -14,48 +14,48 @@ EXAMPLE = "hydrant export out/ --precision fp16 --member-outputs"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, export)
-    command.take(export, "data", metavar="FILE")
-    shared.data_options(command)
-    command.heading("method")
+    command.heading("common")
     command.take(export, "precision")
+    command.take(export, "data", metavar="FILE")
+    command.take(export, "tokenizer")
+    command.heading("advanced")
+    shared.data_options(command)
     command.take(GraphForm, "lowering")
     command.take(GraphForm, "without", metavar="REWRITE")
-    command.heading("output")
     command.take(GraphForm, "member_outputs")
-    command.take(export, "tokenizer")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export, and tell in which form."""
-    made = call(export, options, form=call(GraphForm, options), reading=shared.read_options(options))
-    for name, reason in made.reasons.items():
+    """Export and print the form of the graph."""
+    result = call(export, options, form=call(GraphForm, options), reading=shared.read_options(options))
+    for name, reason in result.reasons.items():
         log.info("%s: %s", name, reason)
-    show(options, {"onnx": str(made.path), **made.to_json()}, export_text(made))
+    show(options, {"onnx": str(result.path), **result.to_json()}, export_text(result))
     return 0
 
 
-def export_text(made: Export) -> str:
-    """What an export wrote: the form of the graph, what each rewrite changed, what stays float32."""
-    size = sum(file.stat().st_size for file in made.path.parent.glob(f"{made.path.name}*"))
+def export_text(result: Export) -> str:
+    """Describe the graph, the changes of each rewrite, and the parts that stay in float32."""
+    size = sum(file.stat().st_size for file in result.path.parent.glob(f"{result.path.name}*"))
     lines = [
-        f"wrote {made.path} ({size / 1e6:.1f} MB): {made.precision}, {made.lowering}, {made.attention} attention",
-        *(f"  {change.rewrite}: {change.what}" for change in made.changes),
+        f"wrote {result.path} ({size / 1e6:.1f} MB): {result.precision}, {result.lowering}, "
+        f"{result.attention} attention",
+        *(f"  {change.rewrite}: {change.what}" for change in result.changes),
     ]
-    if made.islands is not None:
-        count = len(made.islands.values)
-        lines.append(f"  float32 islands: {count} values beside the head, decided from {made.islands.source}")
-    if made.quantised is not None:
-        left = ", ".join(made.quantised.left) or "none"
-        lines.append(f"  INT8: {made.quantised.quantised} parts of layers, left in float32: {left}")
-        lines += [f"  {gate.told}" for gate in made.quantised.gates]
-    if made.tokenizer is not None:
-        told = made.tokenizer
+    if result.islands is not None:
+        count = len(result.islands.values)
+        lines.append(f"  float32 islands: {count} values beside the head, chosen on {result.islands.source}")
+    if result.quantised is not None:
+        left = ", ".join(result.quantised.left) or "none"
+        lines.append(f"  INT8: {result.quantised.quantised} parts of layers; still in float32: {left}")
+        lines += [f"  {gate.told}" for gate in result.quantised.gates]
+    if result.tokenizer is not None:
+        graph = result.tokenizer
         lines.append(
-            f"wrote {made.path.with_name(TOKENIZER_GRAPH)} ({told.bytes / 1e6:.1f} MB): {told.kind}, same ids as the "
-            f"tokenizer on {told.texts} texts and {told.lists or told.pairs} "
-            f"{'lists of words' if told.lists else 'pairs'}"
+            f"wrote {result.path.with_name(TOKENIZER_GRAPH)} ({graph.bytes / 1e6:.1f} MB): {graph.kind}, same ids "
+            f"as the tokenizer on {graph.texts} texts and {graph.lists or graph.pairs} "
+            f"{'lists of words' if graph.lists else 'pairs'}"
         )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``hydrant inspect``: what is in a bundle; status 1 when a file was altered."""
+"""``hydrant inspect``: show a bundle's contents; status 1 if a file was altered."""
 
 from __future__ import annotations
 
@@ -43,19 +43,18 @@ from .terminal import show, size, table
 
 EXAMPLE = "hydrant inspect out/"
 
-
 SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
-    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle made by `hydrant fuse`: a folder")
+    """Define the options."""
+    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder")
+    command.heading("common")
     command.take(load, "trust", type=str, metavar="FILE")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, and show what was found; status 1 when something cannot be used."""
+    """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
     facts = inspect_bundle(options.bundle if trust is None else check_signature(options.bundle, trust))
     if trust is not None:
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
-    """Facts about a bundle as a JSON object; altered or malformed files are reported under ``problems``."""
+    """Return facts about a bundle; ``problems`` lists altered and malformed files."""
     bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     look = _Look(bundle)
     architecture = look.at(ARCHITECTURE, bundle.any_architecture)
@@ -116,7 +115,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
 
 
 class _Look:
-    """One look at a bundle: the state of every file, and what is wrong in words."""
+    """State of every file of a bundle, and its problems in words."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -130,17 +129,17 @@ class _Look:
             self.at(name, partial(bundle.read_json, name))
 
     def at(self, name: str, read: Callable[[], Any]) -> Any:
-        """What ``read`` makes of a file; ``None`` where it is altered, missing or malformed, which is noted."""
+        """Return ``read()``; if the file is altered, missing or malformed, note that and return ``None``."""
         if self.states.get(name) != "ok":
             return None
         try:
             return read()
-        except Exception as error:  # whatever reading a malformed file raises
+        except Exception as error:  # any error of a malformed file
             self.note(name, error)
             return None
 
     def words(self, name: str, read: Callable[[], str | None]) -> str | None:
-        """As :meth:`at`, of a file or a folder, for what is shown as words: the reason stands in their place."""
+        """Return ``read()`` of a file or folder, or the reason why it cannot be used."""
         if self.states.get(name, "ok") != "ok":
             return "altered or missing"
         try:
@@ -149,7 +148,7 @@ class _Look:
             return f"unusable: {self.note(name, error)}"
 
     def note(self, name: str, error: Exception) -> str:
-        """Note that a file cannot be used, and say why."""
+        """Note and return the reason why a file cannot be used."""
         reason = str(error) if isinstance(error, HydrantError) else f"malformed ({type(error).__name__}: {cut(error)})"
         self.problems.append(f"{name}: unusable: {reason}")
         if name in self.states:
@@ -167,22 +166,22 @@ class _Look:
 
 
 def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -> None:
-    """Compare the shapes in the header of the weights with plan, architecture and labels."""
-    with safe_open(bundle.path / WEIGHTS, "np") as file:  # whose digest is checked already
+    """Compare the shapes of the weights with plan, architecture and labels."""
+    with safe_open(bundle.path / WEIGHTS, "np") as file:  # its digest has been checked
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
 
 
 def _traced(architecture: AnyArchitecture | None, fusion: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How a traced bundle came about; ``None`` for others."""
+    """Return class, form and check of a traced bundle; ``None`` for declared ones."""
     if architecture is None or architecture.is_declared:
         return None
-    found = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
-    return found | {"checked": fusion.get("traced")}
+    facts = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
+    return facts | {"checked": fusion.get("traced")}
 
 
 def _prompts(recorded: Any) -> str | None:
-    """The prompts of a zero-shot classifier in words."""
+    """Describe the prompts of a zero-shot classifier."""
     if recorded is None:
         return None
     if isinstance(recorded, list):
@@ -195,7 +194,7 @@ def _prompts(recorded: Any) -> str | None:
 
 
 def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | None:
-    """The processor in words."""
+    """Describe the processor."""
     if architecture is None:
         return "unreadable without config.json" if bundle.processor_folder() else None
     processor = bundle.processor()
@@ -205,35 +204,35 @@ def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | No
     if facts["modality"] == "text":
         return f"tokenizer, at most {facts['max_tokens']} tokens"
     if facts["modality"] == "audio":
-        made = f"{facts['spectrogram'].capitalize()} spectrograms" if "spectrogram" in facts else "waveforms"
-        return f"feature extractor of {made}, {facts['sampling_rate']} samples a second"
+        kind = f"{facts['spectrogram'].capitalize()} spectrograms" if "spectrogram" in facts else "waveforms"
+        return f"feature extractor of {kind}, {facts['sampling_rate']} samples a second"
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 
 def _tokenizer_graph(look: _Look) -> str | None:
-    """The tokenizer as a graph in words, and whether its tokenizer is still the one that it was made from."""
+    """Describe the tokenizer graph, and report if it is outdated."""
     state = look.states.get(TOKENIZER_GRAPH)
     if state is None:
         return None
     if state != "ok":
         return "altered or missing"
-    said = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
-    if said != tokenizer_source(look.bundle):
+    source = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
+    if source != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
     beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"
 
 
 def _graph(look: _Look, name: str) -> str:
-    """A graph in words: its operators, or what it says of itself in an install that serves bundles only."""
-    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+    """Describe a graph: its operators, or without ``onnx`` its metadata."""
+    if look.states.get(CALIBRATION) == "ok":  # otherwise that is the problem
         check_graph(look.bundle, name)
     try:
         onnx = require("onnx", "fuse", "read its operators")
     except MissingExtraError as error:
-        said = graph_metadata(look.bundle.path / name)
-        known = ("precision", "lowering", "attention")
-        words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
+        metadata = graph_metadata(look.bundle.path / name)
+        names = ("precision", "lowering", "attention")
+        words = [f"{fact} {metadata[f'hydrant.{fact}']}" for fact in names if f"hydrant.{fact}" in metadata]
         return "; ".join([*words, str(error)])
     model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     outputs = ", ".join(output.name for output in model.graph.output)
@@ -241,7 +240,7 @@ def _graph(look: _Look, name: str) -> str:
 
 
 def _engine(look: _Look, name: str) -> str:
-    """An engine in words, and whether its graph is still the one that it was built from."""
+    """Describe an engine, and report if it is outdated."""
     bundle = look.bundle
     if {look.states.get(engine_path(name)), look.states.get(metadata_path(name))} != {"ok"}:
         return "altered or missing"
@@ -260,7 +259,7 @@ def _engine(look: _Look, name: str) -> str:
 
 
 def _verified(look: _Look) -> str:
-    """The last verification in words, and whether it still speaks of these files."""
+    """Describe the last verification, and report if it is outdated."""
     if REPORT not in look.states:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
@@ -268,18 +267,18 @@ def _verified(look: _Look) -> str:
     return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
 
 
-def _verification(found: Verification | None) -> str | None:
-    if found is None:
+def _verification(report: Verification | None) -> str | None:
+    if report is None:
         return None
-    if not found.current:
+    if not report.current:
         return f"not these files: the bundle has changed since; {REMEDY}"
-    verdicts = (("passed", found.passed), ("FAILED", found.failed))
+    verdicts = (("passed", report.passed), ("FAILED", report.failed))
     named = [f"{word}: {', '.join(names)}" for word, names in verdicts if names]
-    return f"{'; '.join(named)} (against {found.reference}, {found.inputs})"
+    return f"{'; '.join(named)} (against {report.reference}, {report.inputs})"
 
 
 def inspect_text(facts: Mapping[str, Any]) -> str:
-    """What is in a bundle, in one screen; ``facts`` as the command line gathers them."""
+    """Format the facts of ``inspect_bundle``."""
     lines = [
         f"bundle        {facts['path']}",
         *_shape_text(facts),
@@ -297,7 +296,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]
     graphs = [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()]
-    lines += graphs or ["graph         none; make one with `hydrant export`"]
+    lines += graphs or ["graph         none; create one with `hydrant export`"]
     if facts["tokenizer_graph"] is not None:
         lines.append(f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
@@ -312,7 +311,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
 
 
 def _shape_text(facts: Mapping[str, Any]) -> list[str]:
-    """Family and members, as far as config.json and plan.json can be read."""
+    """Describe family and members, if config.json and plan.json can be read."""
     shape = f": {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}" if facts["layers"] else ""
     members = f"members       {facts['members']}"
     if facts["method"] is not None:
@@ -324,53 +323,53 @@ def _shape_text(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _task_text(facts: Mapping[str, Any]) -> str:
-    """What the model answers: its classes, of whole inputs or of tokens, its labels, or one score."""
+    """Describe the outputs: classes of inputs or tokens, labels, or one score."""
     labels = short(", ".join(facts["labels"]), 90)
     if facts["task"] == "score":
         return f"score         {labels}; the model's activation is {facts['score_activation']}"
-    kind = {"tokens": " of tokens", "multi_label": ", of which any may apply"}.get(facts["task"], "")
+    kind = {"tokens": " of tokens", "multi_label": ", any of which may apply"}.get(facts["task"], "")
     return f"labels        {len(facts['labels'])}{kind}: {labels}"
 
 
 def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:
-    """Where the members of a BatchEnsemble have weights of their own; no line for others."""
+    """Describe the factors of a BatchEnsemble; empty for others."""
     if not isinstance(facts, Mapping):
         return []
     first = short(str(facts.get("fork_from")), 12)
-    return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member's own"]
+    return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member"]
 
 
 def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
-    """How a traced bundle came about, and what it does without; no line for others."""
+    """Describe a traced bundle and its unsupported features; empty for others."""
     if facts is None:
         return []
     lines = [
-        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was found by running it"
+        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was traced by running it"
     ]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
             lines.append(
-                f"checked       logits within {difference:.1e} of the original with the same heads silenced, which "
-                f"moves them by {effect:.1e}"
+                f"checked       logits within {difference:.1e} of the original with the same heads masked (masking "
+                f"changes them by {effect:.1e})"
             )
     return [*lines, f"lacks         {facts['lacks']}"]
 
 
 def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
-    """How the members were tuned, and what of the above tells only where that began; no line if they were not."""
+    """Describe the tuning, and name the origins above that it has changed; empty if not tuned."""
     if not isinstance(facts, Mapping):
         return []
-    how = "each member alone" if facts.get("per_member") else "all members jointly"
+    how = "each member independently" if facts.get("per_member") else "all members jointly"
     line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
     line += short(str(facts.get("data")), 60)
     match facts.get("nll"):
         case [int() | float() as before, int() | float() as after]:
             line += f": validation NLL {before:.4f} → {after:.4f}"
-    return [f"{line}; {' and '.join(origins)} tell where that began" if origins else line]
+    return [f"{line}; {' and '.join(origins)} describe the state before" if origins else line]
 
 
 def _cost(cost: Mapping[str, Any], layers: int) -> str:
-    """Operations and parameters beside the single model's and the Deep Ensemble's."""
+    """Compare operations and parameters with the single model and a Deep Ensemble."""
     fused, single, deep = cost["fused"], cost["single"], cost["deep_ensemble"]
     flops, parameters = fused["flops"] / single["flops"], fused["parameters"] / single["parameters"]
     return (

@@ -1,4 +1,4 @@
-"""The command line: one thin subcommand per stage.
+"""Command line: one thin subcommand per stage.
 
 Exit status: 0 on success, 1 when a check failed, 2 for unusable input or usage, 130 after Ctrl-C.
 """
@@ -25,41 +25,61 @@ from .renamed import current
 from .terminal import PlainFormatter, discard_output, log, open_streams, plain, standard_output
 
 COMMANDS = {
-    "make": "make a bundle that is ready to ship, from a checkpoint and data",
+    "make": "turn a fine-tuned classifier and data into a bundle that is ready to deploy",
+    "predict": "predict labels, confidence and uncertainty",
+    "evaluate": "measure accuracy, calibration and OOD detection on labelled test data",
+    "serve": "serve a bundle over HTTP and gRPC",
+    "drift": "check whether logged predictions have drifted from the calibration data",
+    "inspect": "show a bundle's contents and check its files",
     "plan": "choose the attention heads that each member keeps",
-    "fuse": "prune and fuse the members into a bundle",
-    "tune": "fine-tune the fused members on labelled data",
-    "export": "write the bundle's ONNX graph",
-    "build": "compile a graph into a TensorRT or TensorRT-RTX engine",
-    "verify": "compare the backends with the PyTorch reference",
-    "profile": "measure latency and memory, beside the single model and a Deep Ensemble",
-    "calibrate": "fit temperature and thresholds on labelled data",
-    "evaluate": "measure quality and uncertainty on labelled data, with a report",
-    "predict": "predict labels and uncertainties",
-    "drift": "tell whether logged predictions still look as calibration data did",
-    "merge": "put the parts of a prediction of several machines together",
-    "serve": "answer requests over HTTP, with every uncertainty",
+    "fuse": "build an ensemble bundle from a checkpoint and a head plan",
+    "tune": "train a bundle's members on labelled data",
+    "export": "write the ONNX graph of a bundle",
+    "calibrate": "fit temperature, distance and thresholds on held-out data",
+    "verify": "compare the outputs of every backend with PyTorch",
+    "profile": "measure latency and memory, compared with one model and a Deep Ensemble",
+    "build": "compile an ONNX graph into a TensorRT or TensorRT-RTX engine",
     "triton": "write a Triton model repository",
-    "inspect": "show what is in a bundle",
-    "sign": "sign a bundle, so that whoever trusts the key knows it for yours",
-    "demo": "run everything end to end on embedded data",
+    "merge": "join the parts that `hydrant predict --shard` wrote",
+    "sign": "sign a bundle with a private key",
+    "demo": "run every stage on a small built-in data set",
 }
-"""Every subcommand, in a line. What it takes and does is in the file of its name."""
+"""Every subcommand and its summary; the module of the same name defines its options."""
+
+FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")
+"""Commands that most users need first."""
 
 SAME = {"--data": "--input", "--input": "--data"}
-"""Options that mean the same to different commands: examples with labels, and inputs without."""
+"""Options with the same meaning in different commands: labelled examples, and unlabelled inputs."""
+
+
+def _overview() -> str:
+    lines = {name: f"  {name:<11}{summary}" for name, summary in COMMANDS.items()}
+    first, more = ([lines[name] for name in lines if (name in FIRST) is wanted] for wanted in (True, False))
+    help_of = "`hydrant COMMAND --help` shows a command's options and an example."
+    return "\n".join(["commands:", *first, "", "more commands:", *more, "", help_of])
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; inputs of ``predict`` may also stand behind its options."""
+    """Parse the command line; inputs of ``predict`` may follow its options."""
     parser = Parser(
-        prog="hydrant", description="One transformer classifier as an uncertainty-aware ensemble in one graph."
+        prog="hydrant",
+        usage="hydrant COMMAND [options]",
+        description="Turn a transformer classifier into an uncertainty-aware ensemble in one ONNX graph.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hydrant {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Subparser)
+    commands = parser.add_subparsers(
+        prog="hydrant", metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=_Subparser
+    )
     for name, summary in COMMANDS.items():
-        commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", command=name)
-    options, rest = parser.parse_known_args(current(sys.argv[1:] if arguments is None else arguments))
+        commands.add_parser(name, description=f"{summary[0].upper()}{summary[1:]}.", command=name)
+    words = current(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        parser.print_help(sys.stderr)
+        raise SystemExit(2)
+    options, rest = parser.parse_known_args(words)
     chosen = options.__dict__.pop("parser")
     if rest and (options.command != "predict" or any(item.startswith("-") for item in rest)):
         chosen.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -69,43 +89,52 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """Usage errors as the one line that every error gets."""
+    """Argument parser that reports usage errors in one line."""
 
-    given: Sequence[str] = ()
-    """The words that are parsed."""
+    words: Sequence[str] = ()
+    """Words of the command line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it."""
-        self.given = args
+        """Parse as ``argparse`` does, and remember the words."""
+        self.words = args
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Say it, and what a misspelt word may have been meant as, and leave."""
-        print(f"hydrant: error: {message}{self._meant()}; see `{self.prog} --help`", file=sys.stderr)
+        """Print the message with a correction of a misspelt word, and exit."""
+        print(f"hydrant: error: {message}{self._correction()}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
 
-    def _meant(self) -> str:
-        from difflib import get_close_matches  # not needed where all is well
+    def _correction(self) -> str:
+        from difflib import get_close_matches  # only needed for errors
 
         options = [name for name in self._option_string_actions if name.startswith("--")]
-        before = takewhile("--".__ne__, self.given)  # what follows it is no option
+        before = takewhile("--".__ne__, self.words)  # no options follow --
         flags = [word.partition("=")[0] for word in before if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
         other = [(flag, SAME[flag]) for flag, _ in wrong if SAME.get(flag) in options]
-        if self._subparsers and self.given:
-            wrong.append((self.given[0], list(COMMANDS)))
-        near = [(word, close) for word, known in wrong for close in get_close_matches(word, known, 1) if close != word]
+        if self._subparsers and self.words:
+            wrong.append((self.words[0], list(COMMANDS)))
+        near = [(word, close) for word, names in wrong for close in get_close_matches(word, names, 1) if close != word]
         return "".join(f" (did you mean {close} instead of {word}?)" for word, close in [*other, *near][:1])
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stderr).write(message)  # argparse's own says nothing when it cannot write
+        (file or sys.stderr).write(message)  # argparse's own ignores errors
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with a short usage: required arguments only."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:  # noqa: ARG002
+        """Leave optional arguments out of the usage."""
+        rest = argparse.Action([], "options", metavar="[options]")
+        super().add_usage(usage, [*(each for each in actions if each.required), rest], (), prefix)
 
 
 class _Subparser(Parser):
-    """The parser of a subcommand, filled from its file when it is chosen."""
+    """Parser of a subcommand, filled from its module when it is chosen."""
 
     def __init__(self, *, command: str, **settings: Any) -> None:
-        super().__init__(**settings, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings, add_help=False, formatter_class=_HelpFormatter)
         self.set_defaults(command=command)
         self._command = command
 
@@ -115,9 +144,9 @@ class _Subparser(Parser):
 
         module = import_module(f".{self._command}", __package__)
         self.set_defaults(run=module.run, parser=self)
-        self.epilog = f"example: {module.EXAMPLE}"
         command = Command(self)
         module.arguments(command)
+        self.epilog = "\n\n".join([*command.notes, f"example: {module.EXAMPLE}"])
         general(command)
         return super().parse_known_args(args, namespace)
 
@@ -141,44 +170,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hydrant: interrupted; nothing was left half-written", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        discard_output()  # the reader left; so do we
+        discard_output()
         return 0
-    except Exception as error:  # whatever a library raises, the user gets one line
-        return _fail(_told(error), verbose)
+    except Exception as error:  # any error of a library becomes one line
+        return _fail(_unexpected(error), verbose)
 
 
 def as_typed(message: str, options: argparse.Namespace) -> str:
-    """A message with its options as they are typed, but for those in quotes, paths and assignments."""
-    taken = getattr(options, "taken", {})  # of cli.command_options.Command
+    """Spell option names as they are typed, except in quotes, paths and assignments."""
+    taken = getattr(options, "taken", {})  # see cli.command_options.Command
     flags = {name: action.option_strings for (_, name), action in taken.items() if "_" in name}
     names = "|".join(name for name in flags if flags[name])
     if not names:
         return message
     alone = rf"(?<![\w'\"`./=-])({names})(?![\w'\"`./=(-])"
-    return re.sub(alone, lambda found: str(flags[found[0]][-1]), message)
+    return re.sub(alone, lambda match: str(flags[match[0]][-1]), message)
 
 
-def _told(error: Exception) -> str:
-    """What a library raised, in words."""
+def _unexpected(error: Exception) -> str:
+    """Describe an error that a library raised."""
     missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
     if missing is not None:
         return str(missing)
     number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT) or f"(os error {errno.ENOSPC})" in str(error):  # so libraries in Rust say
-        return f"the disk is full ({cut(error, 200)}); free space for the output, and for temporary files (TMPDIR)"
+    if number in (errno.ENOSPC, errno.EDQUOT) or f"(os error {errno.ENOSPC})" in str(error):  # the latter is from Rust
+        return f"the disk is full ({cut(error, 200)}); free space for the output and for temporary files (TMPDIR)"
     cause: BaseException | None = error
     while cause is not None:
         if "No usable temporary directory" in str(cause):
             return (
-                "there is no folder for temporary files that can be written; give one in TMPDIR (in a container with a "
-                "read-only file system: mount a tmpfs at /tmp)"
+                "no writable folder for temporary files; set TMPDIR to one (in a container with a read-only file "
+                "system: mount a tmpfs at /tmp)"
             )
         cause = cause.__cause__ or cause.__context__
-    return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
+    return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and please report it"
 
 
 def _prepare(verbose: bool) -> None:
-    """The process as a command runs in it: what is logged, how streams write, what SIGTERM does."""
+    """Configure logging, streams and signals of the process."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("hydrant: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
@@ -188,7 +217,7 @@ def _prepare(verbose: bool) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without "│" or "Δ" shows "?" instead of failing
+            stream.reconfigure(errors="replace")  # without "│" or "Δ" shows "?"
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored under nohup

@@ -1,4 +1,4 @@
-"""``hydrant make``: everything from a checkpoint to a bundle that is ready to ship."""
+"""``hydrant make``: every stage from a checkpoint to a bundle that is ready to deploy."""
 
 from __future__ import annotations
 
@@ -20,59 +20,58 @@ EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     command.take(make, "model", "model", type=str, metavar="MODEL")  # or its hub name
     command.take(make, "data", metavar="FILE")
     command.take(make, "validation", metavar="FILE")
+    command.take(make, "output", "-o", "--output", metavar="BUNDLE")
+    command.heading("common")
     command.take(make, "ood", metavar="FILE")
     command.take(make, "test", metavar="FILE")
     command.take(make, "test_ood", metavar="FILE")
+    command.take(make, "html", metavar="FILE")
+    command.take(Recipe, "fast")
+    command.take(make, "force")
+    command.heading("advanced")
     shared.data_options(command)
-    command.heading("method")
     command.take(Recipe, "members", type=positive, metavar="M")
     command.take(Recipe, "budget", metavar="RATIO")
     command.take(Recipe, "method", metavar="METHOD")
-    command.take(Recipe, "fast")
     command.take(Recipe, "epochs", type=positive, metavar="N")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
-    command.heading("output")
-    command.take(make, "output", "-o", "--output", metavar="BUNDLE")
-    command.take(make, "html", metavar="FILE")
-    command.take(make, "force")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make it, telling each stage's choice; status 1 when a gate failed."""
-    given = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
-    if given and hasattr(options, "fast"):
-        raise InputError(f"{given[0]} is given with --fast, which leaves the tuning out; leave one of the two out")
-    chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
-    recipe = call(Recipe, options, **chosen)
+    """Run every stage and print its decision; status 1 if a gate failed."""
+    tuning = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
+    if tuning and hasattr(options, "fast"):
+        raise InputError(f"{tuning[0]} and --fast exclude each other: --fast skips tuning; omit one of them")
+    targets = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
+    recipe = call(Recipe, options, **targets)
     say = partial(print, file=sys.stderr, flush=True)
-    with shared.resumable(workspace_of(Path(options.output)), "done"):
+    with shared.resumable(workspace_of(Path(options.output))):
         report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=say)
     show(options, report.to_json(), make_text(report))
     return 0 if report.verified else 1
 
 
 def make_text(report: MakeReport) -> str:
-    """The closing table, and what there is to do now."""
+    """Format the metrics and the next commands."""
     facts = report.to_json()
     models = zip(facts["stages"]["evaluate"]["models"], report.figures(), strict=True)
-    cells = {name: [figures.get(name) for figures in report.figures()] for name in _COLUMNS}
+    cells = {name: [metrics.get(name) for metrics in report.figures()] for name in _COLUMNS}
     shown = [name for name, values in cells.items() if any(value is not None for value in values)]
     headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[name] for name in shown)]
     rows = [
-        [model["name"], *("–" if figures.get(name) is None else f"{figures[name]:.3f}" for name in shown)]
-        for model, figures in models
+        [model["name"], *("–" if metrics.get(name) is None else f"{metrics[name]:.3f}" for name in shown)]
+        for model, metrics in models
     ]
     wrote = f"\n{table(headers, rows)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
-            f"{wrote}\nNOT READY to ship, since a backend does not compute what PyTorch does: {failed}\n"
+            f"{wrote}\nNOT READY to deploy: a backend differs from PyTorch: {failed}\n"
             f"see   hydrant verify {report.bundle}"
         )
     return f"{wrote}\ntry   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
@@ -85,11 +84,11 @@ _COLUMNS = {
     "rmse": "RMSE",
     "correlation": "rank correlation",
     "ndcg": "nDCG@10",
-    "interval_coverage": "intervals that hold",
+    "interval_coverage": "interval coverage",
     "accuracy": "accuracy",
     "nll": "NLL",
     "ece": "ECE",
-    "label_ece": "ECE, a label",
+    "label_ece": "ECE per label",
     "predictive_entropy_auroc": "OOD AUROC, entropy",
     "score_variance_auroc": "OOD AUROC, variance",
     "energy_auroc": "energy",

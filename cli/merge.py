@@ -1,4 +1,4 @@
-"""``hydrant merge``: the parts of a prediction as one file again."""
+"""``hydrant merge``: join the parts that ``hydrant predict --shard`` wrote."""
 
 from __future__ import annotations
 
@@ -13,22 +13,16 @@ EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
-    command.add(
-        "parts",
-        nargs="+",
-        type=Path,
-        metavar="PART",
-        help="Files that `hydrant predict --shard` wrote, in any order, each with its manifest beside it",
-    )
-    command.heading("output")
+    """Define the options."""
+    command.add("parts", nargs="+", type=Path, metavar="PART",
+                help="Files that `hydrant predict --shard` wrote, in any order, with their manifests")  # fmt: skip
     command.take(merge_parts, "output", "-o", "--output", metavar="FILE")
+    command.heading("common")
     command.take(merge_parts, "errors", "--errors", metavar="FILE")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Merge the parts, or say what is missing or does not belong there."""
+    """Merge the parts and print the number of rows."""
     errors = getattr(options, "errors", None)
     parts = merge_parts(options.parts, options.output, errors)
     rows, failed = parts[0].total, sum(part.failed for part in parts)

@@ -23,94 +23,89 @@ from .terminal import members_of, print_beside, print_json, table
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 
 BESIDE = Path()
-"""What stands for a picture without a name: no file can have it."""
+"""Marks a picture without a name; no file can have this path."""
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     command.take((plan_heads, explore), "model", "model", metavar="MODEL")
+    command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file for the plan")
+    command.heading("common")
     command.take((plan_heads, explore), "data", metavar="FILE")
-    shared.prompts(command)
-    shared.data_options(command)
-    command.heading("members")
     command.take((plan_heads, explore), "members", type=positive, metavar="M")
     with command.one_of():
         command.take(plan_heads, "keep", type=_keep, action="store")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
-    command.take(Budget, "to_tune")
     command.take(plan_heads, "fork_from", metavar="LAYER")
+    command.take(plan_heads, "method", action="store", metavar="METHOD", also=" (default: taylor)")
+    command.heading("advanced")
+    shared.prompts(command)
+    shared.data_options(command)
+    command.take(Budget, "to_tune")
     command.take(plan_heads, "traced")
-    command.heading("method")
-    method = " (default: taylor; to explore, taylor,random)"
-    command.take(plan_heads, "method", action="store", metavar="METHOD", also=method)
-    command.take(Random, "systematic", also="; for random")
-    command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore (not auto)")
-    command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; for circuits, and to explore")
-    command.heading("explore")
+    command.take(Random, "systematic", also="; with random")
+    command.take((Circuit, explore), "ood", metavar="FILE", also="; with circuit or --explore")
+    command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; with circuit or --explore")
     command.add(
         "--explore", type=Path, metavar="PICTURE", nargs="?", const=BESIDE,
-        help="Measure a grid of plans on one half of the data, draw quality against cost as PNG (beside the plan, if "
-        "no name is given), and choose one",
+        help="Measure many plans, plot quality against cost (default: PLAN.png), and choose one",
     )  # fmt: skip
-    command.take(explore, "train", metavar="FILE")
-    command.take(explore, "compare", metavar="MODEL")
-    command.heading("output")
-    command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
+    command.take(explore, "train", metavar="FILE", also="; with --explore")
+    command.take(explore, "compare", metavar="MODEL", also="; with --explore")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan, and show what each member keeps."""
+    """Plan and print the heads of each member."""
     check_file(options.output)
     shared.check_data(value(plan_heads, "data", options))
     if options.explore is not None:
         return _explore(options)
     for name in ("train", "compare"):
         if hasattr(options, name):
-            raise InputError(f"--{name} is given without --explore, which alone has use for it; leave it out")
+            raise InputError(f"--{name} needs --explore; add it, or omit --{name}")
     names = value(plan_heads, "method", options).split(",")
-    asked = [f"--{name.replace('_', '-')}" for name in ("keep", "budget", "to_tune") if hasattr(options, name)]
-    if "dropout" in names and asked:
-        raise InputError(f"{asked[0]} is given for --method dropout, whose --rate decides; leave it out")
-    if {"--keep", "--to-tune"} <= set(asked):
-        raise InputError("--keep and --to-tune are given; expected a number of heads, or a plan within a budget")
-    state = options.output.with_name(f"{options.output.name}.part")  # keeps what a search finds
+    amounts = [f"--{name.replace('_', '-')}" for name in ("keep", "budget", "to_tune") if hasattr(options, name)]
+    if "dropout" in names and amounts:
+        raise InputError(f"{amounts[0]} does not apply to --method dropout, whose rate decides; omit it")
+    if {"--keep", "--to-tune"} <= set(amounts):
+        raise InputError("--keep and --to-tune exclude each other; use --budget with --to-tune")
+    state = options.output.with_name(f"{options.output.name}.part")  # state of the search
     searches = "circuit" in names and destination(options.output) is not None
     method = choose("--method", METHODS, names, options, **({"state": state} if searches else {}))
-    given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
+    budget = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(amounts) else {}
     model = shared.source(options.model, options)
-    with shared.resumable(state, "found"):
-        made = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **given)
-    made.save(options.output)
+    with shared.resumable(state):
+        plan = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **budget)
+    plan.save(options.output)
     if options.json:
-        print_json({"plan": str(options.output), **made.to_json()})
+        print_json({"plan": str(options.output), **plan.to_json()})
     else:
-        print_beside(options.output, f"{plan_text(made)}\nwrote {options.output}")
+        print_beside(options.output, f"{plan_text(plan)}\nwrote {options.output}")
     return 0
 
 
 def _explore(options: argparse.Namespace) -> int:
-    """Measure a grid, draw it, and write the chosen plan; where there is none, say why once the figures are told."""
+    """Measure and plot a grid of plans, and write the chosen one; without one, raise the reason."""
     picture = options.output.with_suffix(".png") if options.explore is BESIDE else options.explore
     check_file(picture)
     if destination(picture) is not None and destination(picture) == destination(options.output):
-        raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
+        raise InputError(f"{picture} is the file of both the plan and --explore's picture; name two files")
     _check_explored(options)
     require("matplotlib", *DRAWS)
     grid: dict[str, Any] = {"methods": options.method.split(",")} if hasattr(options, "method") else {}
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
-    found = call(explore, options, grid=call(Grid, options, **grid), reading=shared.read_options(options), **budget)
-    plan = None if found.best is None else str(options.output)
-    if found.best is not None:
-        found.best.save(options.output)
-    write_atomically(picture, draw_exploration(found))
+    result = call(explore, options, grid=call(Grid, options, **grid), reading=shared.read_options(options), **budget)
+    plan = None if result.best is None else str(options.output)
+    if result.best is not None:
+        result.best.save(options.output)
+    write_atomically(picture, draw_exploration(result))
     if options.json:
-        print_json({"plan": plan, "picture": str(picture), **found.to_json()})
+        print_json({"plan": plan, "picture": str(picture), **result.to_json()})
     else:
         wrote = " and ".join(name for name in (plan, str(picture)) if name)
-        print_beside(options.output, f"{exploration_text(found)}\nwrote {wrote}")
-    if found.best is None:
-        raise InputError(f"{found.why}; no plan is written")
+        print_beside(options.output, f"{exploration_text(result)}\nwrote {wrote}")
+    if result.best is None:
+        raise InputError(f"{result.why}; no plan is written")
     return 0
 
 
@@ -118,39 +113,39 @@ NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic", "classes
 
 
 def _check_explored(options: argparse.Namespace) -> None:
-    """Refuse options that do not go with --explore, and data that are missing."""
+    """Reject options that --explore does not support, and missing data."""
     for flag in NOT_EXPLORED:
         if getattr(options, flag, None) is not None:
-            raise InputError(f"--{flag.replace('_', '-')} is given with --explore; leave one of the two out")
+            raise InputError(f"--{flag.replace('_', '-')} and --explore exclude each other; omit one of them")
     if value(explore, "data", options) is inspect.Parameter.empty:
-        raise InputError("--explore needs labelled validation data; give them with --data")
+        raise InputError("--explore needs labelled validation data; add --data FILE")
 
 
-def exploration_text(found: Exploration) -> str:
-    """Every point, cheapest first, and which was chosen."""
+def exploration_text(result: Exploration) -> str:
+    """Format every plan, cheapest first, and the chosen one."""
     body = []
-    by_cost = sorted(enumerate(found.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
+    by_cost = sorted(enumerate(result.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
     for place, row in by_cost:
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
         quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
-        figures = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
-        if found.ood_examples:
-            figures += ["–" if figure is None else f"{figure:.3f}" for figure in (row.auroc, row.fpr95)]
-        marks = [*(["tuned"] if row.tuned else []), *(["chosen"] if place == found.chosen else [])]
-        body.append([row.name, plan, *figures, " ".join(marks)])
-    regression = found.rows[0].accuracy is None
+        metrics = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
+        if result.ood_examples:
+            metrics += ["–" if metric is None else f"{metric:.3f}" for metric in (row.auroc, row.fpr95)]
+        marks = [*(["tuned"] if row.tuned else []), *(["chosen"] if place == result.chosen else [])]
+        body.append([row.name, plan, *metrics, " ".join(marks)])
+    regression = result.rows[0].accuracy is None
     by = "variance" if regression else "entropy"
-    detection = [f"OOD AUROC, {by}", "FPR95"] if found.ood_examples else []
+    detection = [f"OOD AUROC, {by}", "FPR95"] if result.ood_examples else []
     quality = "RMSE" if regression else "accuracy"
     shown = table(["", "plan", "cost", quality, "NLL", *detection, ""], body)
-    if found.chosen is None:
-        return f"{shown}\nmeasured on {found.examples} examples; none is chosen"
-    tuned = found.rows[found.chosen].tuned
-    after = "; its figures are those after tuning: fuse it, then `hydrant tune`" if tuned else ""
-    reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
+    if result.chosen is None:
+        return f"{shown}\nmeasured on {result.examples} examples; none is chosen"
+    tuned = result.rows[result.chosen].tuned
+    after = "; its metrics are those after tuning: fuse it, then run `hydrant tune`" if tuned else ""
+    reason = "detects OOD inputs best" if result.ood_examples else "has the lowest NLL"
     return (
-        f"{shown}\nmeasured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
-        f"{quality}, the one that {reason} here; on other data expect a little less of it{after}"
+        f"{shown}\nmeasured on {result.examples} examples; chosen: of the plans within {result.budget:g} × that "
+        f"preserve the {quality}, the one that {reason}; expect slightly worse metrics on other data{after}"
     )
 
 
@@ -162,7 +157,7 @@ def _keep(text: str) -> Any:
 
 
 def plan_text(plan: HeadPlan) -> str:
-    """Kept heads per layer and how alike the members are."""
+    """Format the kept heads of each layer and the members' overlap."""
     counts = plan.head_counts()
     headers = ["layer", *(f"member {member}" for member in range(len(plan.members))), "overlap"]
     overlap = plan.overlap()
@@ -170,15 +165,18 @@ def plan_text(plan: HeadPlan) -> str:
     for layer in range(plan.layers):
         shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
         rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
-    kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
+    ratio = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
-    lines = [table(headers, rows), f"{members_of(len(counts))} {verb} {kept:.0%} of {plan.layers} × {plan.heads} heads"]
+    lines = [
+        table(headers, rows),
+        f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads",
+    ]
     if overlap["mean"] is not None:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
-        remedy = "keep fewer heads" if kept == 1 else "keep another number of heads, take fewer members or another seed"
-        lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
+        remedy = "keep fewer heads" if ratio == 1 else "change the number of heads, the number of members or the seed"
+        lines.append(f"members {pairs} are identical and never disagree; {remedy}")
     if "budget" in plan.provenance:
         lines += ["", budget_text(plan.provenance["budget"])]
     if "margin" in plan.provenance:
@@ -190,17 +188,17 @@ def plan_text(plan: HeadPlan) -> str:
 
 UNTUNED = (
     "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) or 0.005 nats of "
-    "the lowest; the others by NLL"
+    "the lowest; the others are sorted by NLL"
 )
 
 TO_TUNE = (
-    "chosen for members that will be tuned: a third of the heads or two at most, from the earliest of the "
-    "last layers that fits"
+    "chosen for tuning: a third of the heads or two at most, from the earliest layer of the last third that the "
+    "budget allows"
 )
 
 
 def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
-    """The plan chosen under a budget, and the best of those it was compared with."""
+    """Format the plan chosen within a budget, and the best other candidates."""
     others = [row for row in facts["candidates"] if any(row[name] != facts[name] for name in row)]
     single = [facts["single"]] if "single" in facts else []  # older plans record none
     body = []
@@ -208,14 +206,14 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
         counts = [f"{count}" for count in row["counts"][row["fork"] :]]
         heads = counts[0] if len(set(counts)) == 1 else " ".join(counts)
         quality = f"{row['accuracy']:.3f}" if "accuracy" in row else f"{row['rmse']:.4g}"
-        figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", quality]
+        metrics = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", quality]
         if row in single:
-            body.append(["–", "all, single model", *figures, "–", ""])
+            body.append(["–", "all, single model", *metrics, "–", ""])
             continue
         mark = "chosen" if row is facts else ""
-        body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}", mark])
+        body.append([str(row["fork"]), heads, *metrics, f"{row['mutual_information']:.4f}", mark])
     quality = "accuracy" if "accuracy" in facts else "RMSE"
-    headers = ["fork", "heads from there on", "cost", "NLL", quality, "mutual information", ""]
+    headers = ["fork", "heads from the fork on", "cost", "NLL", quality, "mutual information", ""]
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
     hidden = len(others) - (rows - 1)
     body += [["…", f"{hidden} more", "", "", "", "", ""]] if hidden > 0 else []
@@ -230,7 +228,7 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
 
 
 def circuit_text(facts: Mapping[str, Any]) -> str:
-    """What circuits were searched for, on what, and what the pruning changed there."""
+    """Describe the circuits, their data, and the metrics before and after pruning."""
     used = f"{facts['examples']} examples of {facts['data']}"
     if "ood" in facts:
         used += f" and {facts['ood_examples']} of {facts['ood']}"
@@ -240,23 +238,23 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
     headers = ["", *(_FIGURES.get(name, name) for name in names)]
     rows = [["single model", *(f"{before[name]:.4f}" for name in names)]]
     rows.append(["this plan", *(f"{after[name]:.4f}" for name in names)])
-    note = "measured where the heads were chosen; other data will show less of it"
+    note = "measured on the data that chose the heads; expect a smaller effect on other data"
     return f"{kind} for the objective {facts['objective']}, on {used}:\n{table(headers, rows)}\n{note}"
 
 
 def margin_text(facts: Mapping[str, Any]) -> str:
-    """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
+    """Describe the accuracy lost on held-out examples, and the fallback if it was too large."""
     first, last = facts["attempts"][0], facts["attempts"][-1]
     name, words, unit, form = "accuracy", "accuracy", " points", ".3f"
     if "rmse" in first:
         name, words, unit, form = "rmse", "RMSE", " %", ".4g"
-    told = (
+    text = (
         f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
         f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
     )
     if len(facts["attempts"]) == 1:
-        return told
-    return f"{told}; not as asked for: that had {first[name]:{form}}"
+        return text
+    return f"{text}; the requested plan had {first[name]:{form}} and was replaced"
 
 
 _FIGURES = {

@@ -1,4 +1,4 @@
-"""``hydrant predict``: predictions of arguments and of files, as a table, one JSON object, or files of rows."""
+"""``hydrant predict``: predict arguments or files, as a table, one JSON object, or files of rows."""
 
 from __future__ import annotations
 
@@ -53,83 +53,42 @@ SPOOL_BYTES = 16 * 2**20
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, load)
-    command.add(
-        "inputs",
-        metavar="TEXT|IMAGE",
-        nargs="*",
-        help="Texts, or paths of images or sounds; - reads one from each line of standard input",
-    )
+    command.add("inputs", metavar="TEXT|IMAGE", nargs="*",
+                help="Texts, image paths or sound paths; - reads texts from standard input")  # fmt: skip
+    command.heading("common")
+    command.add("--input", nargs="+", action="extend", metavar="FILE",
+                help="Files, folders, patterns, hf:NAME or URLs instead of inputs; prints JSON lines")  # fmt: skip
+    command.add("--output", type=Path, metavar="FILE",
+                help="Write rows to this .jsonl, .csv or .parquet file instead of standard output")  # fmt: skip
     command.add("--pair", nargs=2, action="append", default=[], metavar="TEXT",
-                help="Pair of texts, for a model that reads pairs; once for each")  # fmt: skip
-    command.add(
-        "--input",
-        nargs="+",
-        action="extend",
-        metavar="FILE",
-        help="Files or image folders with many inputs, patterns of files, hf:NAME:CONFIG:SPLIT, URLs, or - for the "
-        "lines of standard input; the result is JSON lines",
-    )
+                help="Pair of texts, for a model that reads pairs; may be repeated")  # fmt: skip
+    command.add("--probabilities", action="store_true",
+                help="Also output every class's probability; needs --json, --input or --output")  # fmt: skip
+    command.add("--skip-invalid", action="store_true",
+                help="Report invalid inputs in their rows instead of stopping at the first")  # fmt: skip
+    command.heading("advanced")
     shared.data_options(command)
-    command.heading("method")
     shared.backend(command, load)
     command.take(load, "threads", type=positive, metavar="N")
     command.take(load, "trust", type=str, metavar="FILE")
     command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
-    command.add(
-        "--aggregation",
-        choices=AGGREGATIONS,
-        help="What a word takes of its tokens, of a model that tags tokens: the first (default), the most confident "
-        "one (max), or the mean of their probabilities and scores",
-    )
-    command.add(
-        "--skip-invalid",
-        action="store_true",
-        help="Give an input that cannot be used an error in its row, and go on; without it nothing is predicted",
-    )
-    command.heading("output")
-    command.add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="Write rows to this file instead of standard output: CSV or Parquet where it ends in .csv or .parquet, "
-        "else JSON lines (.jsonl)",
-    )
-    command.add(
-        "--errors",
-        type=Path,
-        metavar="FILE",
-        help="With --skip-invalid, write the rows of inputs that cannot be used to this file, and not to the output",
-    )
-    command.add(
-        "--probabilities",
-        action="store_true",
-        help="Also give the probability of every class or label, in JSON; a score has none",
-    )
-    command.heading("scale")
-    command.add(
-        "--shard",
-        type=Shard.parse,
-        metavar="I/N",
-        help="Predict part I of N of the rows of --input, and go on where an interrupted run stopped; `hydrant merge` "
-        "puts the parts together",
-    )
+    command.add("--aggregation", choices=AGGREGATIONS,
+                help="How token predictions are aggregated into words (default: first)")  # fmt: skip
+    command.add("--errors", type=Path, metavar="FILE",
+                help="Write the rows of invalid inputs to this file; needs --skip-invalid")  # fmt: skip
+    command.add("--shard", type=Shard.parse, metavar="I/N",
+                help="Predict part I of N and resume after interruption; join with `hydrant merge`")  # fmt: skip
     command.take(Division, "chunk", type=positive, metavar="ROWS")
-    command.add(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="What runs the chunks: this process (local, the default), or actors of Ray (ray), on the cluster that "
-        "RAY_ADDRESS names or on this machine",
-    )
+    command.add("--engine", choices=("local", "ray"), default="local",
+                help="Run in this process, or in Ray actors at RAY_ADDRESS (default: local)")  # fmt: skip
     command.take(Actors, "actors", metavar="N")
     command.take(Actors, "actor_gpus", type=float, metavar="GPUS")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, and show label, confidence and uncertainty of each input."""
+    """Predict and print label, confidence and uncertainty of each input."""
     _check(options)
     scoring = Scoring(
         batch_size=value(Predictor.predict, "batch_size", options),
@@ -139,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
-            level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
+            level = logging.INFO if reason == NO_GPU else logging.WARNING  # expected without a GPU
             log.log(level, "backend %s was skipped: %s", name, reason)
         if options.shard or options.engine == "ray":
             return predict_large(predictor, options, scoring)
@@ -149,26 +108,29 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse options that do not go together, before anything is loaded."""
+    """Reject incompatible options before anything is loaded."""
     files, ray = options.input not in (None, ["-"]), options.engine == "ray"
     large = "--shard" if options.shard else "--engine ray"
     divided = options.shard or ray
     refusals = {
-        "give texts or images as arguments, or files with --input, or pairs of texts with --pair, and only one of "
-        "these": [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1,
-        "--input - is standard input, and stands alone; give the files without it": options.input is not None
+        "expected inputs in one form: texts or images as arguments, files with --input, or pairs with --pair": [
+            bool(options.inputs),
+            bool(options.pair),
+            bool(options.input),
+        ].count(True)
+        != 1,
+        "--input - reads standard input and excludes other files; omit - or the files": options.input is not None
         and "-" in options.input
         and len(options.input) > 1,
-        "--read is about the rows of --input FILE; leave it out": not files and hasattr(options, "read"),
+        "--read applies only to --input FILE; omit it": not files and hasattr(options, "read"),
         "--probabilities does not fit into a table; add --json or --output FILE": options.probabilities
         and not (options.json or options.output or options.input),
-        "--errors keeps the rows of --input that --skip-invalid skips; give both": options.errors
+        "--errors needs --input and --skip-invalid; add them": options.errors
         and not (options.skip_invalid and options.input),
-        f"{large} divides the rows of files, which are read more than once; give them with --input": divided
-        and not files,
-        f"{large} writes to a file; name it with --output": divided and not options.output,
-        "--chunk divides a run with --shard; give that, too (1/1 for all rows)": "chunk" in options and not divided,
-        "--actors and --actor-gpus are for --engine ray; add that": not ray
+        f"{large} divides the rows of files; add --input FILE": divided and not files,
+        f"{large} writes to a file; add --output FILE": divided and not options.output,
+        "--chunk needs --shard; add it (--shard 1/1 for all rows)": "chunk" in options and not divided,
+        "--actors and --actor-gpus need --engine ray; add it": not ray
         and ("actors" in options or "actor_gpus" in options),
     }
     for refusal, applies in refusals.items():
@@ -179,13 +141,13 @@ def _check(options: argparse.Namespace) -> None:
         check_file(place)
     regular = options.errors and destination(options.errors)
     if regular and options.output and regular == destination(options.output):
-        raise InputError(f"{options.output} is to hold the rows and those that failed; name two files")
+        raise InputError(f"{options.output} is the file of both --output and --errors; name two files")
     if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
 
 
 def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
-    """Predict the inputs given as arguments and print a table, or one JSON object."""
+    """Predict the arguments and print a table or one JSON object."""
     pairs = [tuple(pair) for pair in options.pair]
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
@@ -195,7 +157,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
     except InputError as error:
         if len(inputs) == 1 or not str(error).startswith("input "):
             raise
-        raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
+        raise InputError(f"{error} (the first input is 0; --skip-invalid predicts the others)") from error
     rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
         with filed(options.output, _example(predictor, scoring, options, rows)) as table:
@@ -211,12 +173,12 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
 
 
 def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
-    """Predict every row of files or image folders, with bounded memory; a regular file appears whole or not at all."""
+    """Predict files or image folders in bounded memory; a regular output file is written completely or not at all."""
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
         name = "standard input" if options.input == ["-"] else _sources(options)
-        raise InputError(f"{name} holds no rows; expected at least one input")
+        raise InputError(f"{name} has no rows; expected at least one input")
     count = failed = 0
     collected: list[Answer] = []
     example = _example(predictor, scoring, options, first)
@@ -226,15 +188,15 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
             failed += split(rows, target, aside)
     _warn_failed(failed, count, options.errors)
     if options.json:
-        found = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**about(predictor), "count": count, **found})
+        written = {"output": str(options.output)} if options.output else {"predictions": collected}
+        print_json({**about(predictor), "count": count, **written})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
     return 0
 
 
 def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
-    """Predict one part of the rows of files, in chunks that stay where the run is interrupted."""
+    """Predict one part of the rows of files, in chunks that survive an interruption."""
     shard = options.shard or WHOLE
     division = call(Division, options, output=options.output, errors=options.errors, shard=shard)
     sources, engine = _sources(options), None
@@ -242,7 +204,7 @@ def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         loading = {"backend": predictor.backend, "precision": value(load, "precision", options)}
         loading["threads"] = value(load, "threads", options)
         trust = value(load, "trust", options)
-        loading["trust"] = trust and str(Path(trust).resolve())  # each actor has a working directory of its own
+        loading["trust"] = trust and str(Path(trust).resolve())  # actors have other working directories
         engine = ray_engine(options.bundle, loading, sources, scoring, call(Actors, options))
     outcome = predict_part(predictor, options.bundle, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
@@ -259,21 +221,21 @@ def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Sc
 def _outcome_text(outcome: Outcome) -> str:
     part, rows = outcome.part, outcome.rows
     if outcome.made_before:
-        return f"{part.path} was there already: shard {part.shard}, {len(rows)} of {part.total} rows"
-    kept = f"; {outcome.found} of {outcome.chunks} chunks were there already" if outcome.found else ""
-    return f"wrote {len(rows)} prediction(s) of {part.total} (shard {part.shard}) to {part.path}{kept}"
+        return f"{part.path} exists already: shard {part.shard}, {len(rows)} of {part.total} rows"
+    resumed = f"; {outcome.found} of {outcome.chunks} chunks existed already" if outcome.found else ""
+    return f"wrote {len(rows)} prediction(s) of {part.total} (shard {part.shard}) to {part.path}{resumed}"
 
 
 @contextlib.contextmanager
 def _target(options: argparse.Namespace, example: Answer, collected: list[Answer]) -> Iterator[Sink]:
-    """What takes rows: a file, a list for ``--json``, or standard output, once all are there or as they come."""
+    """Sink for rows: a file, a list for ``--json``, or standard output, at the end or row by row."""
     if options.json and not options.output:
         yield collected.extend
     elif options.output and (options.skip_invalid or destination(options.output) is not None):
         with filed(options.output, example) as table:
             yield table.write
     elif options.skip_invalid:
-        yield _say
+        yield _print_rows
     else:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             with opened(form_of(options.output), spool, example) as table:
@@ -287,14 +249,14 @@ def _target(options: argparse.Namespace, example: Answer, collected: list[Answer
                     shutil.copyfileobj(spool, sys.stdout.buffer)
 
 
-def _say(rows: list[Answer]) -> None:
-    """Rows on standard output, as they come."""
+def _print_rows(rows: list[Answer]) -> None:
+    """Print rows as JSON lines."""
     with standard_output():
         sys.stdout.buffer.write(b"".join(map(json_line, rows)))
 
 
 def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace, rows: list[Answer]) -> Answer:
-    """A row with the keys of all, for a form with columns; failed ones have an ``error``."""
+    """Return a row with all keys, for a format with columns; failed rows have an ``error``."""
     if form_of(options.output) is JsonLines:
         return {}
     usual = next((row for row in rows if "error" not in row), None) or example_answer(predictor, scoring)
@@ -305,33 +267,33 @@ def _sources(options: argparse.Namespace) -> Sources:
     return Sources.named(options.input, shared.read_options(options), missing=options.skip_invalid)
 
 
-def _arguments(given: Sequence[str], modality: str) -> list[str]:
-    """The inputs among the arguments, with the lines of standard input in the place of ``-``."""
-    if given.count("-") > 1:
-        raise InputError(f"- is given {given.count('-')} times; standard input can be read once")
-    _check_texts(given, modality)
-    lines = [row.input for row in _standard_input()] if "-" in given else []
-    return [each for item in given for each in (lines if item == "-" else [item])]
+def _arguments(items: Sequence[str], modality: str) -> list[str]:
+    """Return the inputs, with the lines of standard input in place of ``-``."""
+    if items.count("-") > 1:
+        raise InputError(f"- appears {items.count('-')} times; standard input can be read once")
+    _check_texts(items, modality)
+    lines = [row.input for row in _standard_input()] if "-" in items else []
+    return [each for item in items for each in (lines if item == "-" else [item])]
 
 
-def _check_texts(given: Sequence[str], modality: str) -> None:
-    """Refuse arguments that name a file or folder which is no input itself."""
+def _check_texts(items: Sequence[str], modality: str) -> None:
+    """Reject names of files and folders that are not inputs themselves."""
     kinds: dict[str, tuple[Callable[[str], bool], str]] = {
         "text": (lambda _: False, "a file"),
-        "image": (is_image, "a file but no image"),
-        "audio": (has_sound_name, "a file but no sound by its name"),
+        "image": (is_image, "a file but not an image"),
+        "audio": (has_sound_name, "a file without the name of a sound"),
     }
     is_input, other = kinds[modality]
-    for item in given:
-        folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
+    for item in items:
+        folder = os.path.isdir(item)  # noqa: PTH112 - Path raises on a long text
         if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
-            what = "a folder" if folder else other
-            raise InputError(f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}?")
+            kind = "a folder" if folder else other
+            raise InputError(f"{cut(item)} is {kind}; did you mean --input {shlex.quote(item)}?")
 
 
 def _standard_input() -> Iterator[Row]:
     if sys.stdin is None:
-        raise InputError("standard input is closed; expected lines with one input each")
+        raise InputError("standard input is closed; expected one input a line")
     return stream_lines(sys.stdin.buffer)
 
 
@@ -342,7 +304,7 @@ def _warn_failed(failed: int, count: int, errors: Path | None = None) -> None:
 
 
 def _predictions(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> Iterator[list[Answer]]:
-    """Predictions of files: of ready tensors under the names of the graph's inputs, or of rows of texts or images."""
+    """Predict files: prepared tensors named as the graph's inputs, or rows of texts or images."""
     if options.input == ["-"]:
         return answers(predictor, _standard_input(), scoring)
     path = Path(options.input[0])

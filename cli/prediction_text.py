@@ -1,4 +1,4 @@
-"""Predictions as tables on the terminal."""
+"""Tables of predictions for the terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OPTIONAL: list[Column] = [
 
 
 def prediction_text(rows: Sequence[Row]) -> str:
-    """The predictions with their uncertainties as a table; below it the inputs that failed, with the reason."""
+    """Format predictions as a table, followed by the failed inputs with their errors."""
     predicted = [row for row in rows if "error" not in row]
     failed = [": ".join(filter(None, [_input(row["input"]), str(row["error"])])) for row in rows if "error" in row]
     return "\n".join([*([_table(predicted)] if predicted else []), *failed])
@@ -54,13 +54,13 @@ def prediction_text(rows: Sequence[Row]) -> str:
 def _table(rows: Sequence[Row]) -> str:
     kind = next((kind for kind in COLUMNS if any(kind in row for row in rows)), "label")
     lines = _spans(rows) if kind == "spans" else [(_input(row["input"]), row) for row in rows]
-    found = [row for _, row in lines]
+    predicted = [row for _, row in lines]
     columns = [
-        column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in found)
+        column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
     ]
-    if any("distance" in row for row in found):
+    if any("distance" in row for row in predicted):
         columns = [*columns, OPTIONAL[0]]
-    if any(row.get(name) is not None for row in found for name in DECISIONS):
+    if any(row.get(name) is not None for row in predicted for name in DECISIONS):
         columns = [*columns, OPTIONAL[1]]
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
@@ -68,7 +68,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """A line for each span, or an empty one for a text without spans."""
+    """Return a line for each span, or an empty one for a text without spans."""
     lines = []
     for row in rows:
         text = row["input"] if isinstance(row["input"], str) else " ".join(row["input"])

@@ -1,4 +1,4 @@
-"""``hydrant profile``: latency, memory and operators of a bundle, beside its baselines."""
+"""``hydrant profile``: latency, memory and operators of a bundle and its baselines."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-en
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, profile)
+    command.heading("common")
     command.take(Timing, "batch", type=numbers, action="store", metavar="N,N")
     command.take(Timing, "sequence", type=numbers, action="store", metavar="N,N")
-    command.heading("method")
-    shared.backend(command, profile)
     command.take(profile, "baseline", metavar="NAME")
+    shared.backend(command, profile)
+    command.heading("advanced")
     command.take(Timing, "threads", type=positive, metavar="N")
     command.take(Timing, "seconds", type=seconds)
-    command.heading("output")
     command.take(profile, "layers")
-    command.take(profile, "memory", "--no-memory", help="Leave peak memory out")
+    command.take(profile, "memory", "--no-memory", help="Skip peak memory")
     command.take(profile, "report", metavar="FOLDER")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and show the times."""
+    """Measure and print the latencies."""
     report = call(profile, options, timing=call(Timing, options))
     show(options, report.to_json(), profile_text(report, options.bundle))
     return 0
 
 
 def profile_text(report: ProfileReport, path: Path) -> str:
-    """Times, ratios, memory and operators, then what to know when reading them."""
+    """Format latencies, ratios, memory and operators, then warnings and notes."""
     parts = [_heading(report), _cases(report)]
     if report.memory:
         parts.append(_memory(report.memory, report.settings))
@@ -54,7 +53,7 @@ def profile_text(report: ProfileReport, path: Path) -> str:
 
 
 def _heading(report: ProfileReport) -> str:
-    """The bundle, the machine, and what is the same in every row."""
+    """Describe the bundle, the machine, and the values common to every row."""
     machine, settings = report.machine, report.settings
     threads = "default threads" if settings.threads is None else f"{settings.threads} thread(s)"
     used = {case.backend for case in report.cases}
@@ -105,7 +104,7 @@ def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
 def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
     first, many = cases[0], _many_backends(cases)
     shape = settings.shape(first.batch, first.sequence)
-    heading = f"peak memory of a process that opens the model and runs {shape}"
+    heading = f"peak memory of a process that loads the model and runs {shape}"
     rows = [
         [
             case.model,
@@ -116,15 +115,15 @@ def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
         ]
         for case in cases
     ]
-    headers = ["model", *(["backend"] if many else []), "peak MB", "of these imports", "÷ single"]
+    headers = ["model", *(["backend"] if many else []), "peak MB", "imports MB", "÷ single"]
     return f"{heading}\n{table(headers, rows)}"
 
 
-def _layers(found: Breakdown, settings: Settings) -> str:
-    shape = settings.shape(found.batch, found.sequence)
-    heading = f"operators of the bundle in ONNX Runtime, {shape}: {found.milliseconds:.2f} ms"
-    operators = _parts("operator", {part.name: part for part in found.operators})
-    nodes = _parts("slowest nodes", {f"{part.name} ({part.operator})": part for part in found.nodes})
+def _layers(breakdown: Breakdown, settings: Settings) -> str:
+    shape = settings.shape(breakdown.batch, breakdown.sequence)
+    heading = f"operators of the bundle in ONNX Runtime, {shape}: {breakdown.milliseconds:.2f} ms"
+    operators = _parts("operator", {part.name: part for part in breakdown.operators})
+    nodes = _parts("slowest nodes", {f"{part.name} ({part.operator})": part for part in breakdown.nodes})
     return f"{heading}\n{operators}\n\n{nodes}"
 
 

@@ -1,4 +1,4 @@
-"""Former options: renamed ones work for one version, with a warning; rare ones are set from Python alone."""
+"""Former options: renamed ones still work, with a warning; rare ones moved to Python."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ PYTHON_ONLY = {
                                                   "--linked"],
     },
 }  # fmt: skip
-"""Options that left the command line, by command and by what has them now as parameters, or as keys of its file."""
+"""Removed options by command, and the Python type or settings file that has them now."""
 
 OTHER_NAMES = {"--log": "log_file", "--conformal-method": "method", "--origin": "origins"}
-"""Former names of parameters, where these differ."""
+"""Parameters whose names differ from the former options."""
 
 
 def current(arguments: Sequence[str]) -> list[str]:
-    """The command line with today's names; options that left it are refused."""
+    """Replace renamed options; raise an error for removed ones."""
     command, words = next(iter(arguments), ""), iter(arguments)
     result: list[str] = []
     for word in words:
@@ -72,7 +72,7 @@ def current(arguments: Sequence[str]) -> list[str]:
                 how = (
                     f'{place} FILE, a JSON object with "{name}"' if "." not in place else f"{place}({name}=…) in Python"
                 )
-                raise InputError(f"{flag} is no longer an option of hydrant {command}; use {how}")
+                raise InputError(f"hydrant {command} no longer has {flag}; use {how}")
         if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
             value = value if equals else next(words, "")
             print(f"hydrant: warning: {flag} is now --read {RENAMED[flag]}={value}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``hydrant serve``: bundles behind a port, until a signal ends it."""
+"""``hydrant serve``: serve bundles over HTTP and gRPC until a signal."""
 
 from __future__ import annotations
 
@@ -24,56 +24,47 @@ EXAMPLE = "hydrant serve out/ --port 8000"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     command.take(serve, "folder", "folder", metavar="BUNDLE")
-    command.heading("where it listens")
+    command.heading("common")
     command.take(ServeSettings, "host", metavar="ADDRESS")
     command.take(ServeSettings, "port", type=count, metavar="N")
     command.take(ServeSettings, "grpc_port", type=count, metavar="N")
     command.take(ServeSettings, "workers", type=positive, metavar="N")
-    command.heading("how it runs")
-    command.take(ServeSettings, "backend", metavar="NAME", also=f": auto, {shared.BACKENDS}")
+    command.add("--token-file", type=Path, metavar="FILE",
+                help="File with the bearer token that clients must send (default: no authentication)")  # fmt: skip
+    command.take(ServeSettings, "tls_cert", metavar="FILE")
+    command.take(ServeSettings, "tls_key", metavar="FILE")
+    command.heading("advanced")
+    command.take(ServeSettings, "backend", metavar="NAME")
+    command.notes.append(f"backends: {shared.BACKENDS}")
     command.take(ServeSettings, "precision")
     command.take(ServeSettings, "threads", type=positive, metavar="N")
     command.take(ServeSettings, "batch_size", type=positive, metavar="N")
     command.take(ServeSettings, "trust", type=str, metavar="FILE")
-    command.heading("scale")
-    command.add(
-        "--engine", choices=("local", "ray"), default="local",
-        help="What runs the service: this machine (local, the default), or replicas of Ray Serve (ray), on the cluster "
-        "that RAY_ADDRESS names or on this machine",
-    )  # fmt: skip
+    command.add("--engine", choices=("local", "ray"), default="local",
+                help="Run on this machine, or as replicas of Ray Serve at RAY_ADDRESS (default: local)")  # fmt: skip
     command.take(Replicas, "replicas", metavar="N")
-    command.heading("who may ask, and how much")
-    command.add("--token-file", type=Path, metavar="FILE",
-                help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "
-                "reaches the port may ask")  # fmt: skip
-    command.take(ServeSettings, "tls_cert", metavar="FILE")
-    command.take(ServeSettings, "tls_key", metavar="FILE")
     command.take(ServeSettings, "queue", type=positive, metavar="N")
     command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
     command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
-    command.heading("what is recorded, and rarer settings")
     command.take(Recording, "file", "--record", metavar="FILE")
-    command.add(
-        "--settings", type=Path, metavar="FILE",
-        help=f"JSON object of rarer settings: {', '.join(Settings.__struct_fields__)}",
-    )  # fmt: skip
+    command.add("--settings", type=Path, metavar="FILE", help="JSON file with rarer settings, listed below")
+    command.notes.append(f"settings: {', '.join(Settings.__struct_fields__)}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve until a signal arrives."""
     file = options.settings
     rare = Settings() if file is None else decode(_text(file).encode(), Settings, file, InputError)
     token = None if options.token_file is None else _text(options.token_file)
     watched = {"watching": Watching(**rare.only("alpha", "psi", "window")), "recording": _recording(options, rare)}
-    given = rare.only("requests", "origins")
-    settings = call(ServeSettings, options, token=token, **watched, **given)
+    limits = rare.only("requests", "origins")
+    settings = call(ServeSettings, options, token=token, **watched, **limits)
 
     def announce(ready: Ready) -> None:
         if not settings.loopback and settings.token is None:
-            log.warning("%s is open to whoever reaches it; --token-file asks for a secret", settings.host)
+            log.warning("anyone who reaches %s can send requests; --token-file requires a token", settings.host)
         if options.json:
             print_json(ready)
             return
@@ -81,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         host = f"[{ready['host']}]" if ":" in ready["host"] else ready["host"]
         grpc = "" if ready["grpc_port"] is None else f", gRPC at {host}:{ready['grpc_port']}"
         print(
-            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}{grpc}; Ctrl-C ends it",
+            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}{grpc}; press Ctrl-C to stop",
             file=sys.stderr,
             flush=True,
         )
@@ -92,13 +83,13 @@ def run(options: argparse.Namespace) -> int:
         serve_on_ray(value(serve, "folder", options), settings, replicas, announce)
         return 0
     if "replicas" in options:
-        raise InputError("--replicas is for --engine ray; add that, or leave it out")
+        raise InputError("--replicas needs --engine ray; add it, or omit --replicas")
     call(serve, options, settings=settings, announce=announce)
     return 0
 
 
 class Settings(Spec, frozen=True, kw_only=True):
-    """Rarer settings of a service, as the file of ``--settings`` gives them."""
+    """Rarer settings of a service, read from the file of ``--settings``."""
 
     requests: int | None = None
     origins: tuple[str, ...] | None = None
@@ -112,18 +103,18 @@ class Settings(Spec, frozen=True, kw_only=True):
     replica_gpus: float | None = None
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Those of ``names`` that were given."""
+        """Return the settings among ``names`` that the file contains."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def _recording(options: argparse.Namespace, rare: Settings) -> Recording | None:
-    """What is recorded; settings of the record without a file are refused."""
+    """Return the recording; reject its settings without ``--record``."""
     names = {"record_rate": "rate", "record_bytes": "most_bytes", "record_redact": "redact"}
-    given = {names[name]: each for name, each in rare.only(*names).items()}
+    chosen = {names[name]: each for name, each in rare.only(*names).items()}
     if hasattr(options, "record"):
-        return Recording(options.record, **given)
-    if given:
-        raise InputError(f"{options.settings} sets {next(iter(rare.only(*names)))} without --record FILE; add that")
+        return Recording(options.record, **chosen)
+    if chosen:
+        raise InputError(f"{options.settings} sets {next(iter(rare.only(*names)))}, which needs --record FILE; add it")
     return None
 
 
@@ -131,4 +122,4 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+        raise InputError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'not a text file'}") from error

@@ -1,4 +1,4 @@
-"""Options that several subcommands have."""
+"""Options shared by several subcommands."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnx
 
 
 def general(command: Command) -> None:
-    """What every command has."""
-    command.heading("general")
-    command.add("--seed", type=count, default=0, help="Seed for all random draws (default: 0)")
-    command.add("--json", action="store_true", help="Print one JSON object on standard output")
-    command.add("-v", "--verbose", action="store_true", help="Log more, and show tracebacks of errors")
+    """Add the options that every command has."""
+    command.heading("common")
+    command.add("--json", action="store_true", help="Print one JSON object instead of text")
     command.add("-h", "--help", action="help", help="Show this help and exit")
+    command.heading("advanced")
+    command.add("--seed", type=count, default=0, help="Seed for all random draws (default: 0)")
+    command.add("-v", "--verbose", action="store_true", help="Log more, and show tracebacks of errors")
 
 
 def bundle(command: Command, verb: Target) -> None:
-    """The bundle that a verb works on."""
+    """Add the bundle of a verb."""
     command.take(verb, "bundle", "bundle", metavar="BUNDLE")
 
 
 def backend(command: Command, verb: Target) -> None:
-    """The backend that runs the bundle, and the precision of its graph."""
-    command.take(verb, "backend", metavar="NAME", also=f": auto, {BACKENDS}")
+    """Add the backend that runs the bundle, and the precision of its graph."""
+    command.take(verb, "backend", metavar="NAME")
+    command.notes.append(f"backends: {BACKENDS}")
     command.take(verb, "precision")
 
 
 def data_options(command: Command) -> None:
-    """How data are read: the fields of ``DataOptions``."""
+    """Add ``--read``, which sets fields of ``DataOptions``."""
     command.add(
         "--read", type=_data_options, action="append", default=argparse.SUPPRESS, metavar="NAME=VALUE,…",
-        help="How data are read: text, text_pair and label name columns; examples is the number of examples, drawn at "
-        "random; batch_size the inputs per run of the model",
+        help="Column names, sample and batch size: text=query,label=intent,examples=500,batch_size=8",
     )  # fmt: skip
 
 
 def read_options(options: argparse.Namespace) -> DataOptions:
-    """What the user said of the data."""
-    given: list[dict[str, Any]] = getattr(options, "read", [])
-    return DataOptions(**{name: value for each in given for name, value in each.items()})
+    """Return the values of ``--read``."""
+    values: list[dict[str, Any]] = getattr(options, "read", [])
+    return DataOptions(**{name: value for each in values for name, value in each.items()})
 
 
 def _data_options(text: str) -> dict[str, Any]:
@@ -59,47 +60,42 @@ def _data_options(text: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        if name not in (known := [field.name for field in fields(DataOptions)]) or not value:
-            raise argparse.ArgumentTypeError(f"{part!r} is not one of {', '.join(known)}, an equals sign and a value")
+        if name not in (names := [field.name for field in fields(DataOptions)]) or not value:
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, with one of the names {', '.join(names)}")
         result[name] = count(value) if name == "examples" else positive(value) if name == "batch_size" else value
     return result
 
 
 def check_data(data: str | None) -> None:
-    """Refuse data that do not exist, also where they are not needed."""
+    """Reject data that do not exist, even if they are not needed."""
     if data is not None:
         check_named(data)
 
 
 def prompts(command: Command) -> None:
-    """The classes and templates of a zero-shot classifier."""
-    command.add(
-        "--classes", metavar="CLASSES", help="For CLIP: names as cat,dog, a .txt file of names, or a .json of prompts"
-    )
-    command.add(
-        "--template",
-        action="append",
-        metavar="TEXT",
-        help="For CLIP: prompt with {} for the class name; may be repeated (default: 'a photo of a {}.')",
-    )
+    """Add classes and templates of a zero-shot classifier."""
+    command.add("--classes", metavar="CLASSES",
+                help="For CLIP: class names as cat,dog, a .txt file of names, or a .json of prompts")  # fmt: skip
+    command.add("--template", action="append", metavar="TEXT",
+                help="For CLIP: prompt with {} for the class; repeatable (default: 'a photo of a {}.')")  # fmt: skip
 
 
 @contextmanager
-def resumable(place: Path, done: str) -> Iterator[None]:
-    """Say where an interrupted command keeps what is done."""
+def resumable(place: Path) -> Iterator[None]:
+    """On interruption, print where the unfinished work is saved."""
     try:
         yield
     except KeyboardInterrupt:
         if place.exists():
-            print(f"hydrant: {place} holds what was {done}; run the same command again to go on", file=sys.stderr)
+            print(f"hydrant: {place} holds the work so far; run the same command again to continue", file=sys.stderr)
         raise
 
 
 def source(name: str, options: argparse.Namespace) -> Any:
-    """A checkpoint by its name, or with ``--classes`` the zero-shot classifier that it becomes."""
+    """Return a checkpoint's name, or with ``--classes`` its zero-shot classifier."""
     if options.classes is None:
         if options.template:
-            raise InputError("--template is given without --classes; name the classes that its {} stands for")
+            raise InputError("--template needs --classes, the names that replace its {}")
         return name
     from ..models.zero_shot import load_zero_shot
 

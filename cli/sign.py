@@ -1,4 +1,4 @@
-"""``hydrant sign``: a signature over every file of a bundle."""
+"""``hydrant sign``: sign every file of a bundle."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ EXAMPLE = "hydrant sign out/ --key private.pem"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, sign)
     command.take(sign, "key", metavar="FILE")
+    command.heading("advanced")
     command.take(sign, "certificate", metavar="FILE")
     command.take(sign, "chain", metavar="FILE")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sign, and tell where the signature is."""
+    """Sign and print the path of the signature."""
     place = call(sign, options)
     show(options, {"signature": str(place)}, f"wrote {place}; check it with --trust and the public key")
     return 0

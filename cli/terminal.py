@@ -1,4 +1,4 @@
-"""What commands say on the terminal: tables, JSON, progress."""
+"""Terminal output: tables, JSON, progress."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from ..errors import InputError
 log = logging.getLogger("hydrant")
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that steer a terminal, or turn the order of what it shows: labels of a stranger's bundle may hold some."""
+"""Control and direction characters, which labels of an untrusted bundle may contain."""
 
 
 def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
-    """A progress bar on standard error, for work over two seconds on a terminal; elsewhere a line a minute."""
+    """Show a progress bar on a terminal after two seconds, elsewhere a line a minute, on standard error."""
     if not sys.stderr.isatty():
-        return told(steps, total, title)
+        return logged(steps, total, title)
     from tqdm import tqdm
 
     return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
 
 
-def told(
+def logged(
     steps: Iterable[Any], total: int, title: str, *, every: float = 60.0, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Any]:
-    """Say on standard error how far long work is, at most once in ``every`` seconds."""
-    said = clock()
+    """Print the progress on standard error at most once in ``every`` seconds."""
+    last = clock()
     for count, step in enumerate(steps):
-        if clock() - said >= every:
-            said = clock()
+        if clock() - last >= every:
+            last = clock()
             print(f"hydrant: {title}: {count}{f' of {total}' if total else ''} done", file=sys.stderr, flush=True)
         yield step
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:
-    """The result of a command: with ``--json`` the facts, otherwise the text."""
+    """Print a command's result: with ``--json`` the facts, otherwise the text."""
     if options.json:
         print_json(facts)
     else:
@@ -53,26 +53,26 @@ def show(options: argparse.Namespace, facts: Any, text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text in lines that a terminal shows as it is: "?" stands for each character that would steer it."""
+    """Replace control characters by "?"."""
     return CONTROLS.sub("?", text)
 
 
 class PlainFormatter(logging.Formatter):
-    """What is logged, as a terminal shows it."""
+    """Log formatter without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of one record."""
+        """Format one record."""
         return plain(super().format(record))
 
 
 def print_text(text: str) -> None:
-    """A line or more on standard output."""
+    """Print lines on standard output."""
     with _answer():
         print(plain(text))
 
 
 def print_beside(output: Path, text: str) -> None:
-    """A line or more about what was written to ``output``: if that may be standard output, on standard error."""
+    """Print a message about ``output``; if that may be standard output, on standard error."""
     if destination(output) is None:
         print(plain(text), file=sys.stderr)
     else:
@@ -80,19 +80,19 @@ def print_beside(output: Path, text: str) -> None:
 
 
 def print_json(*facts: Any) -> None:
-    """JSON objects on standard output, one a line, UTF-8 whatever the terminal speaks."""
+    """Print JSON objects on standard output, one a line, always in UTF-8."""
     with _answer():
         sys.stdout.buffer.write(json_lines(facts))
 
 
 def json_lines(facts: Iterable[Any]) -> bytes:
-    """JSON objects, one a line; a number that is not finite is null."""
+    """Encode JSON objects, one a line; numbers that are not finite become null."""
     return "".join(json_text(each) + "\n" for each in facts).encode()
 
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output, and have it all written at the end."""
+    """Write to standard output, and flush it at the end."""
     try:
         try:
             yield
@@ -107,7 +107,7 @@ def standard_output() -> Iterator[None]:
 
 @contextmanager
 def _answer() -> Iterator[None]:
-    """Standard output for what a command found: where the reader has left, its status alone tells, at its own end."""
+    """Standard output for a result; if the reader has left, the command still ends with its own status."""
     try:
         with standard_output():
             yield
@@ -116,27 +116,27 @@ def _answer() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Give a process that was started without standard output or standard error (``>&-``) ones that lead nowhere."""
+    """Open a missing standard output or standard error (``>&-``) on the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
             setattr(sys, name, nowhere)
 
 
 def discard_output() -> None:
-    """Let what is still buffered for standard output go nowhere, so that nothing fails again at exit."""
+    """Discard buffered standard output, so that exiting does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def members_of(count: int) -> str:
-    """The number with its noun, as in "3 members"."""
+    """Return the number with its noun, as in "3 members"."""
     return f"{count} member" if count == 1 else f"{count} members"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell; the first is left-aligned, the others right-aligned."""
+    """Pad columns to their widest cell; the first is left-aligned, the others right-aligned."""
     cells = [list(headers), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["─" * width for width in widths])
@@ -145,7 +145,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes, as in "1.5 MB"."""
+    """Format a number of bytes, as in "1.5 MB"."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""``hydrant triton``: a bundle as a model of a Triton model repository."""
+"""``hydrant triton``: write a bundle into a Triton model repository."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --vers
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, triton_repository)
-    command.heading("method")
-    command.take(triton_repository, "device")
-    command.take(TritonSettings, "precision")
-    command.take(TritonSettings, "graph_backend")
-    command.take(TritonSettings, "max_batch", type=positive, metavar="N")
-    command.heading("output")
     command.take(triton_repository, "output", "-o", "--output", metavar="FOLDER")
+    command.heading("common")
+    command.take(triton_repository, "device")
     command.take(triton_repository, "name")
     command.take(triton_repository, "version", type=positive, metavar="N")
     command.take(triton_repository, "force")
+    command.heading("advanced")
+    command.take(TritonSettings, "precision")
+    command.take(TritonSettings, "graph_backend")
+    command.take(TritonSettings, "max_batch", type=positive, metavar="N")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the repository, and tell what stands there."""
-    made = call(triton_repository, options, settings=call(TritonSettings, options))
-    show(options, made.to_json(), triton_text(made))
+    """Write the repository and print its contents."""
+    model = call(triton_repository, options, settings=call(TritonSettings, options))
+    show(options, model.to_json(), triton_text(model))
     return 0
 
 
-def triton_text(made: TritonModels) -> str:
-    """What was written, what it takes and gives, and how to start Triton."""
-    place = made.path / made.name
-    runs = "the whole predictor in the Python backend" if made.runs == "hydrant" else f"{made.file} in {made.runs}"
-    steps = f"\n  steps: {', '.join(made.models[:-1])}" if made.models[1:] else ""
+def triton_text(model: TritonModels) -> str:
+    """Describe the model, its inputs and outputs, and where its README is."""
+    place = model.path / model.name
+    runs = "the whole predictor in the Python backend" if model.runs == "hydrant" else f"{model.file} in {model.runs}"
+    steps = f"\n  steps: {', '.join(model.models[:-1])}" if model.models[1:] else ""
     return (
-        f"wrote {place / str(made.version)} ({size(made.size)}): {runs}{steps}\n"
-        f"  takes {', '.join(made.inputs)}\n"
-        f"  gives {', '.join(made.outputs)}\n"
-        f"  {place / 'README.md'} says what to install, and how to start, ask and measure it"
+        f"wrote {place / str(model.version)} ({size(model.size)}): {runs}{steps}\n"
+        f"  inputs  {', '.join(model.inputs)}\n"
+        f"  outputs {', '.join(model.outputs)}\n"
+        f"  {place / 'README.md'} explains how to install, start, call and measure it"
     )

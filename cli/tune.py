@@ -1,4 +1,4 @@
-"""``hydrant tune``: fine-tune the members of a bundle."""
+"""``hydrant tune``: train a bundle's members on labelled data."""
 
 from __future__ import annotations
 
@@ -17,63 +17,61 @@ EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tun
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
+    """Define the options."""
     every = (Jointly, PerMember, BatchEnsemble)
-    command.heading("input")
     shared.bundle(command, tune)
     command.take(tune, "data", metavar="FILE")
+    command.heading("common")
     command.take(tune, "validation", metavar="FILE")
-    shared.data_options(command)
-    command.heading("method")
+    command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
+    command.take(tune, "force")
     command.take(every, "epochs", type=positive, metavar="N")
     command.take(every, "learning_rate", metavar="RATE")
+    command.heading("advanced")
+    shared.data_options(command)
     command.take(every, "unfreeze")
     command.take(every, "freeze", metavar="LAYERS")
     command.take(every, "mixed_precision")
     with command.one_of():
         command.add("--per-member", action="store_true",
-                    help="Tune each member alone, merge them, and report the drift of merging")  # fmt: skip
+                    help="Tune each member independently, then merge them and report the merge error")  # fmt: skip
         command.add("--batch-ensemble", action="store_true",
-                    help="Tell members apart by factors of rank one around the weights they share, and tune all "
-                    "jointly")  # fmt: skip
+                    help="Give each member its own rank-one factors, and tune all members jointly")  # fmt: skip
     command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
-    command.take(BatchEnsemble, "fork_from", metavar="LAYER", also="; for --batch-ensemble")
-    command.heading("output")
-    command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
-    command.take(tune, "force")
+    command.take(BatchEnsemble, "fork_from", metavar="LAYER", also="; with --batch-ensemble")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune, and tell what it brought."""
+    """Tune and print the improvement."""
     if not options.per_member and hasattr(options, "keep_separate"):
-        raise InputError("--keep-separate is given without --per-member; members tuned jointly share these parts")
+        raise InputError("--keep-separate needs --per-member; members tuned jointly share these parts")
     if hasattr(options, "fork_from") and not options.batch_ensemble:
-        raise InputError("--fork-from is given without --batch-ensemble, which it is for; add it")
+        raise InputError("--fork-from needs --batch-ensemble; add it, or omit --fork-from")
     place = (getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
     how = call(kind, options, state=state)
-    with shared.resumable(state, "tuned"):
+    with shared.resumable(state):
         report = call(tune, options, how=how, reading=shared.read_options(options))
     show(options, report.to_json(), tune_text(report))
     return 0
 
 
 def tune_text(report: TuneReport) -> str:
-    """What was tuned on, what each epoch brought, and what there is to do now."""
-    figures = {
+    """Format the data, every epoch, the metrics before and after, and the next command."""
+    metrics = {
         "NLL": (report.nll_before, report.nll_after),
         "accuracy": (report.accuracy_before, report.accuracy_after),
         "ECE": (report.ece_before, report.ece_after),
         "RMSE": (report.rmse_before, report.rmse_after),
     }
-    rows = [[title, *(f"{value:.4f}" for value in pair)] for title, pair in figures.items() if None not in pair]
-    alone = [f"member {member}, alone\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
-    source = "held out of it: one in ten" if report.held_out else f"of {report.validation}"
+    rows = [[title, *(f"{value:.4f}" for value in pair)] for title, pair in metrics.items() if None not in pair]
+    alone = [f"member {member}\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
+    source = "held-out examples, one in ten" if report.held_out else f"examples of {report.validation}"
     lines = [
-        f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
+        f"tuned on {report.examples} examples of {report.data}, validated on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",
-        *([f"layers below {report.frozen} were left as they are"] if report.frozen else []),
+        *([f"layers below {report.frozen} were not tuned"] if report.frozen else []),
         "",
         "\n\n".join(alone) or _history(report.history),
         "",
@@ -100,21 +98,21 @@ def _history(history: Sequence[Epoch]) -> str:
 
 
 def _outcome(report: TuneReport) -> list[str]:
-    """What stands where, and what follows."""
-    again = [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
+    """Describe the written files and the next command."""
+    again = [f"{name} is outdated; recreate it: {command}" for name, command in report.dropped.items()]
     if not report.improved:
-        return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged", *again]
-    kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
-    lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
+        return [f"no epoch improved the model: {report.bundle} holds the previous weights", *again]
+    weights = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
+    lines = [f"wrote {report.bundle}: {weights}; exported again: {', '.join(report.graphs) or 'no graphs'}"]
     before, after = report.accuracy_before, report.accuracy_after
     if before is not None and after is not None and after < before:
         lines.append(
             f"accuracy fell by {100 * (before - after):.2f} points while NLL improved; "
-            "judge on other data which counts: hydrant evaluate"
+            "compare both on test data: hydrant evaluate"
         )
     lines += again
     lines.append(
-        f"{'temperature' if before is not None else 'intervals'}, thresholds and distance are gone; fit them again: "
+        f"{'temperature' if before is not None else 'intervals'}, thresholds and distance were removed; refit them: "
         f"hydrant calibrate {report.bundle} --data FILE --fit FILE"
     )
     return lines

@@ -1,4 +1,4 @@
-"""``hydrant verify``: compare backends with the reference; status 1 when a gate fails."""
+"""``hydrant verify``: compare backends with PyTorch; status 1 if a gate fails."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ EXAMPLE = "hydrant verify out/ --backend onnxruntime --data validation.csv"
 
 
 def arguments(command: Command) -> None:
-    """Its options."""
-    command.heading("input")
+    """Define the options."""
     shared.bundle(command, verify)
+    command.heading("common")
     command.take(verify, "data", metavar="FILE")
-    shared.data_options(command)
-    command.heading("method")
     shared.backend(command, verify)
+    command.heading("advanced")
+    shared.data_options(command)
     command.take(verify, "against", metavar="NAME")
     command.take(verify, "bisect")
-    command.heading("output")
     command.take(verify, "report", metavar="FOLDER")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and judge."""
+    """Compare and print the gates."""
     report = call(verify, options, reading=shared.read_options(options))
     show(options, report.to_json(), verify_text(report))
     return 0 if report.passed else 1
 
 
 def verify_text(report: VerifyReport) -> str:
-    """Differences of every output, every gate with its limit, and the verdict."""
+    """Format the differences of every output, the gates with their limits, and the verdict."""
     parts = []
     for backend in report.backends:
         parts.append(f"{backend.backend} ({backend.precision}) against {report.reference}, {report.inputs}")
@@ -51,30 +50,30 @@ def verify_text(report: VerifyReport) -> str:
         parts.append(table(["gate", "measured", "limit", ""], rows))
         unranked = [name for name, value in backend.agreement["spearman"].items() if value is None]
         if unranked:
-            parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
+            parts.append(f"not ranked, because they hardly vary on these inputs: {', '.join(unranked)}")
         if backend.bisection is not None:
             parts.append(_bisection(backend.bisection))
     parts.extend(f"skipped {name}: {reason}" for name, reason in report.skipped)
     if report.preprocessing is not None:
         different = report.preprocessing["different"]
-        found = "as when the bundle was made" if not different else "DIFFERENTLY: " + "; ".join(different)
-        parts.append(f"preprocessing: {report.preprocessing['inputs']} inputs are prepared {found}")
+        verdict = "as when the bundle was created" if not different else "DIFFERENTLY: " + "; ".join(different)
+        parts.append(f"preprocessing: {report.preprocessing['inputs']} inputs are preprocessed {verdict}")
     parts.append("verified: every gate holds" if report.passed else "NOT verified: a gate failed")
     return "\n\n".join(parts)
 
 
-def _bisection(found: Bisection) -> str:
-    """The values up to a little behind the first that diverged."""
-    if not found.probes:
-        return f"not bisected: {found.note}"
-    names = [probe.value for probe in found.probes]
-    first = len(names) if found.first is None else names.index(found.first)
-    shown = found.probes[max(0, first - 3) : first + 4] if found.first else found.probes[-3:]
-    rows = [[probe.value, f"{probe.error:.1e}", "diverges" if probe.value == found.first else ""] for probe in shown]
+def _bisection(bisection: Bisection) -> str:
+    """Format the values around the first that diverged."""
+    if not bisection.probes:
+        return f"not bisected: {bisection.note}"
+    names = [probe.value for probe in bisection.probes]
+    first = len(names) if bisection.first is None else names.index(bisection.first)
+    shown = bisection.probes[max(0, first - 3) : first + 4] if bisection.first else bisection.probes[-3:]
+    rows = [[each.value, f"{each.error:.1e}", "diverges" if each.value == bisection.first else ""] for each in shown]
     verdict = (
-        f"the first value that diverges (relative error above {found.limit:g}) is {found.first}"
-        if found.first
-        else f"no layer diverges (relative error above {found.limit:g}): temperature, classifier or head differ"
+        f"the first value that diverges (relative error above {bisection.limit:g}) is {bisection.first}"
+        if bisection.first
+        else f"no layer diverges (relative error above {bisection.limit:g}): temperature, classifier or head differ"
     )
-    note = f"\n{found.note}" if found.note else ""
+    note = f"\n{bisection.note}" if bisection.note else ""
     return f"{verdict}\n{table(['value', 'relative error', ''], rows)}{note}"

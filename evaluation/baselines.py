@@ -1,8 +1,8 @@
-"""Baselines: OOD detection of the single model behind each row, by post-hoc scores of the literature.
+"""Baselines: OOD detection by post-hoc scores of the single model behind each model.
 
-For a bundle of several members that is the first member alone, pruned as it is. All run in PyTorch, in float32, without
-temperature. kNN and both Mahalanobis distances are fitted on the last vector of the network, ViM on the input of the
-last linear map. Regression has no scores of logits; it and multi-label have one Gaussian instead of one a class.
+The single model of a bundle is its pruned first member. All run in PyTorch in float32 without temperature. kNN and both
+Mahalanobis distances read the last vector of the network, ViM the input of the last linear map. Regression has no
+scores of logits; regression and multi-label have one Gaussian instead of one per class.
 """
 
 from __future__ import annotations
@@ -37,38 +37,36 @@ log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 
-UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
+UNFITTED = "needs training data; add fit=… or --fit FILE"
 
 
 def read_training(
-    figures: EvaluationOptions, bundle: Bundle, known: Examples, ood: Examples | None, reading: DataOptions
+    figures: EvaluationOptions, bundle: Bundle, test_set: Examples, ood: Examples | None, reading: DataOptions
 ) -> Examples | None:
-    """The training data that baselines are fitted on; ``None`` where none are given."""
+    """Read the training data of fitted baselines; ``None`` without any."""
     if figures.baselines:
         require("torch", "fuse", "compute baselines")
         if ood is None:
-            raise InputError("baselines find out-of-distribution inputs, and there are none; give some (ood=…, --ood)")
+            raise InputError("baselines need OOD data; add ood=… or --ood FILE")
     task = TASKS[bundle.any_architecture().task]
     fitted, possible = {name for names in FITTED for name in names}, set(BASELINES) - set(task.lacks)
     if figures.fit is None:
         if figures.baselines and possible <= fitted:
-            raise InputError("baselines for regression need training data; give them (fit=…, --fit)")
+            raise InputError("baselines for regression need training data; add fit=… or --fit FILE")
         return None
     if not fitted & possible:
-        raise InputError(
-            "training data are given (fit=…, --fit), but no baseline of this task is fitted; leave them out"
-        )
+        raise InputError("no baseline of this task is fitted on training data; omit fit=… or --fit")
     training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
-    check_alike(known, training)
+    check_alike(test_set, training)
     if len(training) < figures.neighbours:
-        number, most = figures.neighbours, len(training)
-        raise InputError(f"neighbours is {number}, but {training.source} holds {most} examples; give fewer")
+        number, limit = figures.neighbours, len(training)
+        raise InputError(f"neighbours is {number}; {training.source} has only {limit} examples")
     return training
 
 
 def measure_baselines(
     models: Sequence[Model],
-    known: Examples,
+    test_set: Examples,
     ood: Examples,
     training: Examples | None,
     figures: EvaluationOptions,
@@ -77,7 +75,7 @@ def measure_baselines(
     seed: int,
     progress: Progress,
 ) -> list[BaselineReport]:
-    """Baselines of the single model behind each model."""
+    """Measure the baselines of the single model behind each model."""
     reports = []
     for model in models:
         texts: tuple[np.ndarray, np.ndarray] | None = None
@@ -86,11 +84,11 @@ def measure_baselines(
         with TorchSingle(model.module()) as single:
             task = TASKS[model.architecture.task]
             if model.architecture.every_token:
-                found = [_span_scores(single, model, part, names, batch_size, progress) for part in (known, ood)]
-                scores, texts = [each for each, _ in found], (found[0][1], found[1][1])
+                spans = [_span_scores(single, model, part, names, batch_size, progress) for part in (test_set, ood)]
+                scores, texts = [each for each, _ in spans], (spans[0][1], spans[1][1])
             else:
                 run = partial(_outputs, single, model, batch_size, progress)
-                outputs = [run(known), run(ood)]
+                outputs = [run(test_set), run(ood)]
                 scores = [task.logit_scores(each["logits"]) for each in outputs]
                 trained = None if training is None else run(training, for_fitting=True)
                 for fitted in FITTED:
@@ -108,12 +106,12 @@ def measure_baselines(
                         continue
                     settings |= dict.fromkeys(wanted, words)
                     for own, each in zip(scores, outputs, strict=True):
-                        given = scorer(each)
-                        own.update({name: given[name] for name in wanted})
+                        values = scorer(each)
+                        own.update({name: values[name] for name in wanted})
             if "gen" in scores[0]:
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
-        title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
+        title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(test_set), len(ood))
         measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes)
         reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
     return reports
@@ -122,13 +120,13 @@ def measure_baselines(
 def _span_scores(
     single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text."""
+    """Return scores [S] of the spans that a single model predicts, and the index of each span's text."""
     words = collect_words(
         single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
         batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
     )  # fmt: skip
     if examples.labels is not None:
-        words, _ = words.tagged(examples.labels)  # words without a tag count nowhere
+        words, _ = words.tagged(examples.labels)  # words without a tag are ignored
     logits = words.outputs["logits"][:, model.columns]
     spans = spans_in(words.texts, [names[label] for label in logits.argmax(axis=1)])
     scores = TASKS[model.architecture.task].logit_scores(logits)
@@ -143,23 +141,23 @@ def _outputs(
     examples: Examples,
     for_fitting: bool = False,
 ) -> Arrays:
-    """The single model's outputs, each once, float32, in the order of the examples; for fitting the largest logit."""
-    found: dict[str, np.ndarray] = {}
+    """Return the single model's outputs in float32, in the order of the examples; for fitting, the largest logit."""
+    arrays: dict[str, np.ndarray] = {}
     title = f"single model of {model.name} on {examples.name}"
     batches = visit(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
     for places, outputs in batches:
-        kept = dict(outputs)
+        batch = dict(outputs)
         if for_fitting:
-            kept["largest"] = kept.pop("logits").max(axis=1)
-        for name, array in kept.items():
-            if name not in found:
-                found[name] = np.empty((len(examples), *array.shape[1:]), np.float32)
-            found[name][places] = array
-    return found
+            batch["largest"] = batch.pop("logits").max(axis=1)
+        for name, array in batch.items():
+            if name not in arrays:
+                arrays[name] = np.empty((len(examples), *array.shape[1:]), np.float32)
+            arrays[name][places] = array
+    return arrays
 
 
-def _read(outputs: Arrays) -> np.ndarray:
-    """Input of the last linear map: behind a pooler, where there is one."""
+def _last_input(outputs: Arrays) -> np.ndarray:
+    """Input of the last linear map, after a pooler if the model has one."""
     return outputs["penultimate"] if "penultimate" in outputs else outputs["features"]
 
 
@@ -172,20 +170,20 @@ FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"))
 def _fitted(
     name: str, trained: Arrays, classes: np.ndarray | None, single: TorchSingle, neighbours: int
 ) -> tuple[Scorer, str]:
-    """What computes a fitted score, and how it was fitted; ``InputError`` where it cannot be."""
+    """Fit a score and return it with a description; raises ``InputError`` if it cannot be fitted."""
     features = trained["features"]
     if name == "knn":
         index = Neighbours(features, neighbours)
-        return lambda given: {"knn": index.distances(given["features"])}, f"k = {neighbours}, features of length 1"
+        return lambda batch: {"knn": index.distances(batch["features"])}, f"k = {neighbours}, features of length 1"
     if name == "vim":
-        read = _read(trained)
+        read = _last_input(trained)
         virtual = VirtualLogit(read, trained["largest"], single.weight, single.bias)
         words = f"D = {virtual.dimensions} principal directions of {read.shape[1]}"
-        return lambda given: {"vim": virtual.scores(_read(given), given["logits"])}, words
+        return lambda batch: {"vim": virtual.scores(_last_input(batch), batch["logits"])}, words
     gaussians = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
 
-    def score(given: Arrays) -> Mapping[str, np.ndarray]:
-        nearest, background = gaussians.squared_distances(given["features"])
+    def score(batch: Arrays) -> Mapping[str, np.ndarray]:
+        nearest, background = gaussians.squared_distances(batch["features"])
         return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}
 
     return score, f"last vector, {'one Gaussian, ' * (classes is None)}covariance shrunk (OAS)"
@@ -195,36 +193,36 @@ WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, wi
 
 
 def single_model_of(model: Model) -> str:
-    """The single model that the baselines of a model are computed from, in words."""
+    """Describe the single model behind a model."""
     if model.kind in WHOLE:
         return WHOLE[model.kind]
     members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
     words = "its one member" if members == 1 else f"the first of its {members} members alone"
     if min(counts) == heads:
         return words
-    kept = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"{words}, which keeps {kept} of {heads} heads in a layer"
+    number = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"{words}, which keeps {number} of {heads} heads in a layer"
 
 
 def baseline_notes(
-    models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
+    models: Sequence[Model], bundle: Bundle, test_set: Examples, ood: Examples, training: Examples | None
 ) -> list[str]:
-    """Notes for reading baselines: whether any is of a whole model, and which data are used twice."""
+    """Return notes for reading baselines: no unpruned model, data that are used twice."""
     notes = []
     counts = [(model.plan.head_counts(), [list(model.architecture.heads_of_layers)]) for model in models]
-    if not any(model.kind in WHOLE or kept == every for model, (kept, every) in zip(models, counts, strict=True)):
+    if not any(model.kind in WHOLE or own == every for model, (own, every) in zip(models, counts, strict=True)):
         notes.append(
-            f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
-            "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"
+            f"the baselines of {models[0].name} are those of {single_model_of(models[0])}; for the baselines of the "
+            "original checkpoint, compare with it, too (compare=…, --compare)"
         )
     if training is not None:
         modality = bundle.any_architecture().modality
-        for examples in (known, ood):
+        for examples in (test_set, ood):
             share = shared_part(examples, training, modality)
-            if share >= LEAST:  # whose nearest neighbours are themselves
+            if share >= LEAST:  # they are their own nearest neighbours
                 notes.append(
-                    f"{share:.0%} of the examples of {examples.name} are among those of {training.name} that baselines "
-                    "are fitted on, so that their figures are wrong; give data that nothing was fitted on"
+                    f"{share:.0%} of the examples of {examples.name} are also in {training.name}, on which baselines "
+                    "are fitted, so their metrics are wrong; evaluate on other data"
                 )
     for note in notes:
         log.warning("%s", note)

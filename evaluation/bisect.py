@@ -1,4 +1,4 @@
-"""Bisection of a graph: the outputs of every layer's parts beside those of the PyTorch module."""
+"""Bisection of a graph: compare the outputs of every layer's parts with the PyTorch module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.ort import PRECISIONS
 
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
-"""Relative error above which a value counts as diverged, by precision: well above what rounding does."""
+"""Relative error above which a value counts as diverged, by precision; well above rounding."""
 
 Batch = Mapping[str, np.ndarray]
 
@@ -44,9 +44,9 @@ class Bisection:
 def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Sequence[Batch]) -> Bisection:
     """Compare every layer of one of the bundle's graphs with the PyTorch reference."""
     limit, note = LIMITS[precision], ""
-    if backend not in RUNS_GRAPHS:  # an engine has no outputs inside: its graph runs in ONNX Runtime instead
+    if backend not in RUNS_GRAPHS:  # engines have no inner outputs; run the graph
         if precision not in PRECISIONS:
-            return Bisection([], limit, None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}")
+            return Bisection([], limit, None, f"ONNX Runtime's CPU kernels, the substitute, do not run {precision}")
         note = f"the graph of {backend} ran in ONNX Runtime on the CPU: if no layer diverges, the engine does"
         backend = "onnxruntime"
     stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
@@ -57,9 +57,9 @@ def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Seque
         graph = _probed(bundle.file(onnx_name(stored)), names, Path(folder))
         with open_graph(graph, backend, precision, Microbatch(None, 0.0)) as probed:
             for batch in batches:
-                expected, found = expected_of(batch), probed.run(batch)
+                expected, actual = expected_of(batch), probed.run(batch)
                 for index, name in enumerate(names):
-                    seen, wanted = _matching(found[name].astype(np.float64), expected[name].astype(np.float64))
+                    seen, wanted = _matching(actual[name].astype(np.float64), expected[name].astype(np.float64))
                     squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
     errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
     probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
@@ -67,7 +67,7 @@ def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Seque
 
 
 def _values(architecture: Architecture) -> list[str]:
-    """Names of the values that are compared, in the order of computation."""
+    """Return the names of the compared values in the order of computation."""
     end = "" if architecture.pre_norm else ".mlp_norm"
     first = "embeddings.norm" if architecture.embedding_norm else "embeddings"
     first = "embeddings.projection" if architecture.embedding_width else first
@@ -76,7 +76,7 @@ def _values(architecture: Architecture) -> list[str]:
 
 
 def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
-    """The graph with ``names`` as further outputs, its external data found where it lies."""
+    """Add ``names`` to the graph's outputs; external data stay where they are."""
     onnx = require("onnx", "fuse", "bisect a graph")
     model = onnx.load(str(path))
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
@@ -86,14 +86,14 @@ def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
 
 
 def _matching(seen: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A value of the graph and of the reference, [S, B, T, d], in the streams and tokens that both compute."""
+    """Cut a value of graph and reference [S, B, T, d] to the streams and tokens that both compute."""
     tokens = min(seen.shape[2], reference.shape[2])
     seen = seen[:, :, :tokens]
     return seen, np.broadcast_to(reference[: seen.shape[0], :, :tokens], seen.shape)
 
 
 def _reference(bundle: Bundle, names: Sequence[str]) -> Callable[[Batch], dict[str, np.ndarray]]:
-    """A function that runs the fused module and returns every value by its name, [S, B, T, d]."""
+    """Return a function that runs the fused module and returns every value [S, B, T, d] by name."""
     torch = require("torch", "fuse", "run the PyTorch reference")
     from ..fusion import load_ensemble
 

@@ -1,4 +1,4 @@
-"""Accuracy, disagreement and confusions by class, and the examples that a report shows."""
+"""Accuracy, disagreement and confusions by class, and examples for a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 15
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """One class: accuracy of each model, and means of the first model's disagreement and mutual information, nats."""
+    """One class: accuracy of each model, and the first model's mean disagreement and mutual information (nats)."""
 
     name: str
     examples: int
@@ -35,16 +35,16 @@ class ClassFacts:
 
 @dataclass(frozen=True)
 class Confusion:
-    """A class taken for another: by how many of its examples each model confuses so."""
+    """Pair of true and predicted class, and the number of such errors of each model."""
 
     label: str
-    said: str
+    predicted: str
     examples: int
     counts: tuple[int, ...]
 
 
 def class_facts(evidence: Evidence) -> list[ClassFacts]:
-    """Of every class with examples, the one that the first model recognises least first."""
+    """Return facts of every class with examples, sorted by the first model's accuracy."""
     labels, first = _labels(evidence), evidence.seen[0].prediction
     sizes = np.bincount(labels, minlength=len(evidence.labels))
 
@@ -67,37 +67,37 @@ def class_facts(evidence: Evidence) -> list[ClassFacts]:
 
 
 def most_disputed(evidence: Evidence) -> list[ClassFacts]:
-    """The classes on whose examples the first model's members disagree most, highest first."""
+    """Return the classes on which the first model's members disagree most."""
     return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:SHOWN]
 
 
 def confusion_matrix(evidence: Evidence) -> np.ndarray:
-    """The first model's answers, int64 [C, C]: true classes down, predicted ones across."""
+    """Count the first model's answers, int64 [C, C]: true class by predicted class."""
     classes = len(evidence.labels)
     return np.bincount(_codes(evidence, evidence.seen[0]), minlength=classes**2).reshape(classes, classes)
 
 
 def largest_confusions(evidence: Evidence) -> list[Confusion]:
-    """The first model's most frequent confusions of two classes, the largest first."""
+    """Return the first model's most frequent confusions, largest first."""
     names = evidence.labels
     sizes = np.bincount(_labels(evidence), minlength=len(names))
-    found = [Counter(_codes(evidence, seen).tolist()) for seen in evidence.seen]
-    wrong = [code for code in found[0] if code // len(names) != code % len(names)]
+    counters = [Counter(_codes(evidence, seen).tolist()) for seen in evidence.seen]
+    wrong = [code for code in counters[0] if code // len(names) != code % len(names)]
     return [
-        Confusion(names[true], names[said], int(sizes[true]), tuple(counts[code] for counts in found))
-        for code in sorted(wrong, key=lambda code: (-found[0][code], code))[:SHOWN]
-        for true, said in [divmod(code, len(names))]
+        Confusion(names[true], names[predicted], int(sizes[true]), tuple(counts[code] for counts in counters))
+        for code in sorted(wrong, key=lambda code: (-counters[0][code], code))[:SHOWN]
+        for true, predicted in [divmod(code, len(names))]
     ]
 
 
 def _codes(evidence: Evidence, seen: Observation) -> np.ndarray:
-    """True and predicted class of each example as one number [N]."""
+    """Encode true and predicted class of each example as one number [N]."""
     return _labels(evidence) * len(evidence.labels) + seen.prediction.label
 
 
 def _labels(evidence: Evidence) -> np.ndarray:
-    assert evidence.known.labels is not None  # evaluation reads labelled data
-    return evidence.known.labels
+    assert evidence.test_set.labels is not None  # evaluation reads labelled data
+    return evidence.test_set.labels
 
 
 SHOWN_EXAMPLES = 8
@@ -107,52 +107,52 @@ THUMBNAIL = 96
 
 @dataclass(frozen=True)
 class Example:
-    """One input as a report shows it: text or name, a thumbnail's address, true and predicted class, and scores."""
+    """One input of a report: text or name, thumbnail, true and predicted class, and scores."""
 
     text: str
     image: str | None
     label: str | None
-    said: str
+    predicted: str
     confidence: float
     predictive_entropy: float
     mutual_information: float
 
 
 def chosen(evidence: Evidence) -> dict[str, list[Example]]:
-    """Title → examples, as the first model sees them."""
+    """Return examples with the first model's answers, by title."""
     seen, labels = evidence.seen[0].prediction, _labels(evidence)
     doubt = np.argsort(seen.predictive_entropy, kind="stable")
     wrong = np.flatnonzero(seen.label != labels)
     sure = wrong[np.argsort(-seen.confidence[wrong], kind="stable")]
-    order = {"Least certain": doubt[::-1], "Most certain": doubt, "Wrong with most confidence": sure}
+    order = {"Least certain": doubt[::-1], "Most certain": doubt, "Most confident errors": sure}
     tables = {
-        title: [_example(evidence, evidence.known.inputs, seen, int(at), labels) for at in places[:SHOWN_EXAMPLES]]
+        title: [_example(evidence, evidence.test_set.inputs, seen, int(at), labels) for at in places[:SHOWN_EXAMPLES]]
         for title, places in order.items()
     }
     ood = evidence.seen_ood[0]
     if ood is not None and evidence.ood is not None:
         believed = np.argsort(ood.prediction.predictive_entropy, kind="stable")[:SHOWN_EXAMPLES]
         rows = [_example(evidence, evidence.ood.inputs, ood.prediction, int(at)) for at in believed]
-        tables["Out of distribution, yet certain"] = rows
+        tables["Most certain OOD inputs"] = rows
     return {title: rows for title, rows in tables.items() if rows}
 
 
 def _example(
-    evidence: Evidence, inputs: Sequence[Any], found: Prediction, at: int, labels: np.ndarray | None = None
+    evidence: Evidence, inputs: Sequence[Any], prediction: Prediction, at: int, labels: np.ndarray | None = None
 ) -> Example:
     return Example(
         text=_text(inputs[at], at, evidence.images),
         image=_thumbnail(inputs[at]) if evidence.images else None,
         label=None if labels is None else evidence.labels[labels[at]],
-        said=evidence.labels[found.label[at]],
-        confidence=float(found.confidence[at]),
-        predictive_entropy=float(found.predictive_entropy[at]),
-        mutual_information=float(found.mutual_information[at]),
+        predicted=evidence.labels[prediction.label[at]],
+        confidence=float(prediction.confidence[at]),
+        predictive_entropy=float(prediction.predictive_entropy[at]),
+        mutual_information=float(prediction.mutual_information[at]),
     )
 
 
 def _text(item: Any, at: int, image: bool) -> str:
-    """A text, both texts of a pair, the name of an image, or the place of what has none."""
+    """Text, pair of texts, or name of an image; else the input's index."""
     if isinstance(item, str | Path):
         return Path(item).name if image else str(item)
     return " | ".join(item) if is_pair(item) else f"input {at}"

@@ -1,4 +1,4 @@
-"""The models under evaluation: bundles on a backend, and checkpoints as the single models they are."""
+"""Models under evaluation: bundles on a backend, checkpoints and MC dropout in PyTorch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..errors import InputError, UnsupportedModelError, listing
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from ..tasks import TASKS
-from .dropout import KIND, Asked, DropoutPasses, asked
+from .dropout import KIND, DropoutPasses, DropoutSpec, dropout_spec
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to run: a ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
+    """An open model: a ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
 
-    ``columns`` [C] are the places of the first model's classes among its own, ``module`` loads its PyTorch module, and
+    ``columns`` [C] are the indices of the first model's classes in this model. ``module`` loads its PyTorch module;
     ``as_bundle`` writes a checkpoint as a bundle.
     """
 
@@ -56,13 +56,13 @@ def open_models(
     examples: Examples,
     seed: int = 0,
 ) -> list[Model]:
-    """Open the bundle and what it is compared with, in this order."""
+    """Open the bundle and its competitors, in this order."""
     models: list[Model] = []
     for source in (bundle, *compare):
         if isinstance(source, Bundle) or (Path(source) / MANIFEST).is_file():
             own = source if isinstance(source, Bundle) else Bundle.open(source)
             model = _open_bundle(own, backend, precision, bundle.labels, opened, examples)
-        elif (dropout := asked(source, compare)) is not None:
+        elif (dropout := dropout_spec(source, compare)) is not None:
             model = _open_dropout(dropout, bundle, opened, examples, seed)
         else:
             model = _open_checkpoint(source, bundle, opened, examples)
@@ -76,15 +76,15 @@ def open_models(
 
 
 def _check_alike(first: Model, other: Model, examples: Examples) -> None:
-    """Refuse a model of another task, and to give ready tensors to one that reads different ones."""
+    """Reject a model of another task, and tensors that the models read differently."""
     if other.architecture.task != first.architecture.task:
         mine, its = (TASKS[each.architecture.task].gives for each in (first, other))
-        raise InputError(f"{other.name} gives {its}, and {first.name} {mine}; expected competitors of the same task")
+        raise InputError(f"{other.name} returns {its}, but {first.name} {mine}; expected models of the same task")
     for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
         mine, its = getattr(first.architecture, name), getattr(other.architecture, name)
         if examples.ready and mine != its:
             names = f"{first.name} and {other.name} read different {name.replace('_', ' ')}, {mine} and {its}"
-            raise InputError(f"the data are ready tensors, but {names}; give raw inputs")
+            raise InputError(f"the data are prepared tensors, but {names}; use raw inputs")
 
 
 def _open_bundle(
@@ -116,7 +116,7 @@ def _open_bundle(
 def _open_checkpoint(
     source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples, model: Any = None
 ) -> Model:
-    """A checkpoint as the single model that it is; ``model`` was loaded of it before."""
+    """Open a checkpoint as a single model; ``model`` is the checkpoint if it is loaded already."""
     from ..fusion import save_bundle
     from ..models import checkpoint
     from ..runtime.backends.reference import TorchModule
@@ -144,14 +144,14 @@ def _open_checkpoint(
 
 
 def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
-    """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
+    """Fuse a checkpoint into one member with all heads; undeclared families are traced."""
     from ..fusion import fuse
     from ..models.family_registry import architecture_of
 
     try:
         model = _loaded(source, bundle) if model is None else model
         shape = architecture_of(model)
-        return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))  # meant, so not warned of
+        return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))  # no warning
     except UnsupportedModelError as error:
         try:
             return fuse(source, traced=True)
@@ -159,8 +159,8 @@ def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
             raise error from None
 
 
-def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
-    """A checkpoint with its dropout on; its passes are members of all heads."""
+def _open_dropout(dropout: DropoutSpec, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
+    """Open a checkpoint with dropout; its passes are members with all heads."""
     from ..models.family_registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
@@ -168,7 +168,7 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
         model = _loaded(dropout.checkpoint, bundle)
         shape = architecture_of(model)
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{KIND} runs families that hydrant declares, and no others: {error}") from None
+        raise UnsupportedModelError(f"{KIND} supports declared families only: {error}") from None
     single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples, model)
     passes = DropoutPasses(model, dropout.checkpoint, shape, dropout.passes, seed)
     return replace(
@@ -182,7 +182,7 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
 
 
 def _loaded(source: str | Path, bundle: Bundle) -> Any:
-    """The transformers classifier of a checkpoint; of a CLIP one, with the prompts of the bundle under evaluation."""
+    """Load the classifier of a checkpoint; for CLIP, with the prompts of the evaluated bundle."""
     from ..models import checkpoint
     from ..models.zero_shot import load_zero_shot
 
@@ -190,16 +190,16 @@ def _loaded(source: str | Path, bundle: Bundle) -> Any:
         return checkpoint.load_model(source)
     recorded = bundle.manifest.get("fusion", {}).get("zero_shot")
     if not isinstance(recorded, dict):
-        name = f"{source} is a CLIPModel without classes, and {bundle.path} records no prompts"
-        raise InputError(f"{name}; compare with a bundle of it: `hydrant fuse {source} --classes …`")
+        name = f"{source} is a CLIPModel without classes, and {bundle.path} has no prompts"
+        raise InputError(f"{name}; compare with a bundle: `hydrant fuse {source} --classes …`")
     return load_zero_shot(source, recorded)
 
 
 def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarray:
-    """The place of each wanted class among a model's own."""
+    """Return the index of each wanted class in a model's own classes."""
     if sorted(own) != sorted(wanted):
         differing = sorted(set(own) ^ set(wanted))
         names = listing(differing, 5)
-        raise InputError(f"{source} knows other classes than the bundle under evaluation: {names} are not in both")
+        raise InputError(f"{source} and the evaluated bundle have different classes: {names} are not in both")
     places = {label: index for index, label in enumerate(own)}
     return np.array([places[label] for label in wanted])

@@ -1,4 +1,4 @@
-"""``hydrant.estimate_cost``: what an ensemble costs, from whatever names its model."""
+"""``hydrant.estimate_cost``: operations, parameters and bytes of an ensemble."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..models.plan_cost import Cost, cost_of
 def estimate_cost(
     model: Any, plan: HeadPlan | None = None, *, batch: int = 1, sequence: int | None = None, precision: str = "fp32"
 ) -> Cost:
-    """Estimate what fusing a model by a plan costs, without running anything.
+    """Estimate the cost of an ensemble without running it.
 
     Args:
         model: a transformers classifier, a path or hub name of one, a bundle or its path, or an ``Architecture``.
-        plan: the heads of each member; a bundle brings its own.
+        plan: the heads of each member; a bundle has its own plan.
         batch: inputs per run B.
-        sequence: tokens per input T, for text (default 128, or the longest the model reads); images have their own.
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``: bytes per number.
+        sequence: tokens per input T, for text (default 128, or the model's maximum); images have a fixed number.
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``: determines the bytes per number.
 
     Returns:
-        The figures, as counted in the exported graph (unrolled lowering: no padded heads).
+        Operations as in the exported graph (unrolled lowering: no padded heads).
 
     Raises:
         InputError: a batch or sequence that the model does not read, or no plan.
-        PlanError: the plan was made for another shape of model.
+        PlanError: the plan is for a model of another shape.
     """
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
         model = Bundle.open(model)

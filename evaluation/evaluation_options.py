@@ -1,4 +1,4 @@
-"""What an evaluation measures beside quality and detection."""
+"""Optional measurements of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from ..errors import InputError, check_plain, cut, is_whole
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """What to measure beside quality and detection, and how sure to be of it.
+    """Optional measurements of an evaluation, and the number of resamples.
 
     Attributes:
-        corruptions: also measure on typing errors or corrupted images, in five severities.
-        corrupted: number of examples that are corrupted, drawn at random.
-        bootstrap: number of resamples for 95 % intervals; 0 for none.
-        latency: also time one batch of each model, in turn.
-        baselines: also measure what a single model detects by itself, by the post-hoc scores of the literature, beside
-            every model.
-        fit: labelled training data of the models, for the baselines that need their features (kNN, ViM, Mahalanobis);
-            without them these are left out. Features are kept in memory: up to 12 bytes for each example and dimension.
+        corruptions: also evaluate on typing errors or corrupted images, in five severities.
+        corrupted: number of randomly drawn examples to corrupt.
+        bootstrap: number of bootstrap resamples for 95 % intervals; 0 for none.
+        latency: also measure each model's latency on one batch.
+        baselines: also measure post-hoc OOD scores from the literature for every model.
+        fit: labelled training data for the baselines kNN, ViM and Mahalanobis. Without it these are left out. Features
+            are held in memory: up to 12 bytes for each example and dimension.
         neighbours: number k of neighbours: the kNN baseline is the distance to the k-th nearest training example.
-        caution: for rerankers: also rank by score − caution · √variance, so that what the members disagree on comes
-            later.
+        caution: for rerankers: also rank by score − caution · √variance, so that disputed documents come later.
     """
 
     corruptions: bool = False
@@ -49,4 +47,4 @@ class EvaluationOptions:
                     f"{name} is {getattr(self, name)} without {useful}; ask for these as well (--{useful})"
                 )
         if self.fit is not None and not self.baselines:
-            raise InputError("training data are given (fit=…, --fit), but no baselines to fit; add --baselines")
+            raise InputError("training data (fit=…, --fit) need baselines to fit; add --baselines, or omit them")

@@ -56,27 +56,29 @@ def evaluate(
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
 
-    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures. Data on which one of
-    the bundles was planned, tuned or calibrated are named in its notes, and in the log.
+    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures. Notes and log name data
+    on which one of the bundles was planned, tuned or calibrated.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
-            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
-        ood: out-of-distribution data, whose labels are not read.
-        compare: checkpoints (single models) or bundles to set beside it, or mc-dropout:10:CHECKPOINT: 10 passes of a
-            checkpoint with its dropout on, averaged (mc-dropout:10 where one checkpoint is compared with). They know
-            the same classes.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        data: labelled test data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a Hugging
+            Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
+            Python also what ``data.examples.read_examples`` takes.
+        ood: out-of-distribution (OOD) test data; labels are ignored.
+        compare: checkpoints or bundles to compare with, or mc-dropout:10 for MC dropout. ``mc-dropout:10:CHECKPOINT``
+            averages 10 passes of a checkpoint with its dropout on; without CHECKPOINT it is the one checkpoint that is
+            compared with. All know the same classes.
         figures: measured beside quality and detection: ``EvaluationOptions(corruptions=True, latency=True)``, or
             ``EvaluationOptions(baselines=True, fit="train.csv")``.
-        backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
-        precision: precision of the bundles' graphs; without it that of the backend's choice.
-        html: write a report with pictures, in one HTML file.
-        report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot
-            be written is evaluated all the same, and a warning logged.
+        backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
+            or a graph with member outputs.
+        precision: precision of the graphs (default: the backend's choice).
+        html: write a report with pictures to one HTML file.
+        report: folder for report and pictures (default: the bundle). By default, if the bundle cannot be written, it is
+            evaluated all the same and a warning is logged.
         reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
-        force: evaluate on data most of which a bundle was tuned or calibrated on.
+        force: allow data that a bundle was tuned or calibrated on.
         progress: display.
 
     Raises:
@@ -95,57 +97,59 @@ def evaluate(
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
-    if figures.caution and not TASKS[task].query_groups(known):
+    test_set = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
+    if figures.caution and not TASKS[task].query_groups(test_set):
         raise InputError(
-            f"caution is {figures.caution:g}, but data {known.source} hold no rankings; expected pairs of texts "
+            f"caution is {figures.caution:g}, but {test_set.source} has no rankings; expected pairs of texts "
             "(--read text_pair=NAME), some with the same first text and a label above 0"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
-    _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
-    training = read_training(figures, bundle, known, ood, reading)
+    _check_raw(test_set, ood, figures.corruptions, bundle.any_architecture().modality)
+    training = read_training(figures, bundle, test_set, ood, reading)
     batch_size = reading.batch_size
     notes = [
         note
         for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
-        for note in overlaps(source, "evaluating", {"data": known, "ood": ood}, refused=() if force else JUDGED)
+        for note in overlaps(source, "evaluating", {"data": test_set, "ood": ood}, refused=() if force else JUDGED)
     ]
     with ExitStack() as opened:
-        models = open_models(bundle, compare, backend, precision, opened, known, seed)
+        models = open_models(bundle, compare, backend, precision, opened, test_set, seed)
 
         def seen(part: Examples) -> list[Any]:
             where = f"on {part.name}"
             return [observe(each, part.inputs, batch_size, progress, f"{each.name} {where}") for each in models]
 
-        images = models[0].architecture.modality == "image" and not known.ready
-        observed = seen(known), [None] * len(models) if ood is None else seen(ood)
-        evidence = Evidence(known, ood, *observed, bundle.labels, images)
+        images = models[0].architecture.modality == "image" and not test_set.ready
+        observed = seen(test_set), [None] * len(models) if ood is None else seen(ood)
+        evidence = Evidence(test_set, ood, *observed, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
         if figures.baselines and ood is not None:
-            notes += baseline_notes(models, bundle, known, ood, training)
-            alone = measure_baselines(models, known, ood, training, figures, bundle.labels, batch_size, seed, progress)
-            reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
-        used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
+            notes += baseline_notes(models, bundle, test_set, ood, training)
+            baselines = measure_baselines(
+                models, test_set, ood, training, figures, bundle.labels, batch_size, seed, progress
+            )
+            reports = [replace(report, baselines=each) for report, each in zip(reports, baselines, strict=True)]
+        used = np.random.default_rng(seed).permutation(len(test_set))[: figures.corrupted]
         if figures.corruptions:
-            some = known.take(used)
+            some = test_set.take(used)
             rows = sweep(models, some, bundle.labels, batch_size, seed, progress)
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
         latency_note = None
         if figures.latency:
-            reports, latency_note = time_models(models, reports, known.inputs[:batch_size], progress)
-    found = EvaluationReport(
-        data=known.name,
-        examples=len(known),
+            reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)
+    evaluation = EvaluationReport(
+        data=test_set.name,
+        examples=len(test_set),
         ood=None if ood is None else ood.name,
         ood_examples=None if ood is None else len(ood),
         resamples=figures.bootstrap,
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
         verdict=verdicts(reports),
-        batch=None if reports[0].latency_ms is None else min(len(known), batch_size),
+        batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size),
         models=reports,
         files=[],
         html=None if html is None else Path(html),
@@ -155,36 +159,36 @@ def evaluate(
         fit_examples=None if training is None else len(training),
         task=task,
     )
-    return _written(bundle, found, evidence, folder)
+    return _written(bundle, evaluation, evidence, folder)
 
 
 def _check_html(html: str | Path | None, bundle: Bundle) -> None:
-    """Refuse a page that cannot be written, or lies in the bundle, whose manifest answers for every file."""
+    """Reject a page that cannot be written or lies inside the bundle."""
     if html is None:
         return
     require("jinja2", "report", "write an evaluation as HTML")
     check_file(Path(html))
     if Path(html).resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"{html} is in the bundle; choose another place for the report")
+        raise InputError(f"{html} is in the bundle; choose a path outside the bundle")
 
 
-def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
-    """Refuse ready tensors beside raw inputs, and where these are needed."""
-    check_alike(known, ood)
+def _check_raw(test_set: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
+    """Reject prepared tensors mixed with raw inputs, and corruptions of them."""
+    check_alike(test_set, ood)
     if corruptions and modality == "audio":
-        raise InputError("corruptions are of texts and images, and this model reads sound; leave corruptions out")
-    if corruptions and known.ready:
-        raise InputError(f"data {known.source} holds ready tensors; expected raw texts or images to corrupt")
+        raise InputError("corruptions support texts and images, but this model reads sound; omit them")
+    if corruptions and test_set.ready:
+        raise InputError(f"{test_set.source} has prepared tensors; corruptions need raw texts or images")
 
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
-    """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
+    """Draw the pictures; write them, the report and the HTML page."""
     drawn = pictures(report, evidence) if report.task == "classification" else {}
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
     stale = {*fnmatch.filter(bundle.manifest["files"], "reports/evaluation-*.png")} - {*files}
     if report.html is not None:
-        made = page(report, evidence if report.task == "classification" else None, drawn)
-        write_atomically(report.html, made.encode(errors="replace"))
+        html = page(report, evidence if report.task == "classification" else None, drawn)
+        write_atomically(report.html, html.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

@@ -1,4 +1,4 @@
-"""Latency of the models under evaluation, all on one backend: times on different ones do not compare models."""
+"""Latency of the models under evaluation, all on one backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """The reports with latencies of all models on one batch, in turn, on the bundles' backend; and a note."""
+    """Add latencies of one batch, interleaved on the bundles' backend; return the reports and a note."""
     names = list(dict.fromkeys(model.runs.name for model in models if model.as_bundle is None))
     if len(names) > 1:
         return [*reports], f"no latencies: the bundles run on {' and '.join(names)}; choose one with --backend"
@@ -55,13 +55,15 @@ def time_models(
 
 
 def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> Backend:
-    """A checkpoint on the backend and in the precision of a bundle; in float32 beside INT8, which needs calibration."""
+    """Export a checkpoint for a bundle's backend and precision; for INT8, in float32."""
     from ..export import export
     from ..export.graph_form import GraphForm
     from ..export.random_model import PLAIN
 
     if beside.name in LIBRARIES:
-        raise HydrantError("it has no engine; fuse it into a bundle of one member, build one, and compare with that")
+        raise HydrantError(
+            "it has no engine; fuse it into a bundle of one member, build an engine, and compare with it"
+        )
     assert model.as_bundle is not None  # only checkpoints come here
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"

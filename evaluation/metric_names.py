@@ -1,4 +1,4 @@
-"""Metrics of all tasks by name: what to call them, how to print them, and which way is better."""
+"""Titles, formats and directions of all tasks' metrics, by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DIFFERENCES = {
     "micro_f1": Column("micro F1", "{:+z.3f}", better="high"),
     "macro_f1": Column("macro F1", "{:+z.3f}", better="high"),
     "mean_average_precision": Column("mean average precision", "{:+z.3f}", better="high"),
-    "label_ece": share("ECE, a label", "{:+z.2f}", unit=" points"),
+    "label_ece": share("ECE per label", "{:+z.2f}", unit=" points"),
     "mrr": Column("MRR@10", "{:+z.3f}", better="high"),
     "ndcg": Column("nDCG@10", "{:+z.3f}", better="high"),
 }
@@ -65,36 +65,36 @@ DECISIONS = {
     "coverage": share("inputs answered", better="high"),
     "risk": share("answers that are wrong"),
     "answered_rmse": Column("RMSE of the answers", "{:.4g}"),
-    "ood_abstained": share("out-of-distribution inputs abstained from", better="high"),
-    "true_positive_rate": share("out-of-distribution inputs flagged", better="high"),
+    "ood_abstained": share("OOD inputs abstained from", better="high"),
+    "true_positive_rate": share("OOD inputs flagged", better="high"),
     "false_positive_rate": share("in-distribution inputs flagged"),
     "labels_assigned": Column("labels assigned to an input", "{:.2f}", ""),
-    "set_coverage": share("prediction sets that hold the label", better="high"),
+    "set_coverage": share("prediction sets that contain the label", better="high"),
     "set_size": Column("classes in a prediction set", "{:.2f}"),
 }
 
 
 def ranged(figure: Figure, column: Column) -> str:
-    """The ends of an interval."""
+    """Format an interval."""
     low, high = column.number(figure.low), column.number(figure.high)
     return f"{low} to {high}" if low[0] in "+−" else f"{low}–{high}"
 
 
 def baseline_remarks(report: EvaluationReport) -> list[str]:
-    """Which single model the baselines of each were computed from, how, and which are left out: a line for each."""
-    found = {model.name: model.baselines for model in report.models if model.baselines is not None}
-    lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in found.items()]
+    """Describe the single models behind the baselines, their settings, and skipped baselines, one a line."""
+    by_model = {model.name: model.baselines for model in report.models if model.baselines is not None}
+    lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in by_model.items()]
     lines += [f"Fitted on {report.fit_examples} examples of {report.fit}"] if report.fit else []
-    lines += [f"{names}: {words}" for each in found.values() for names, words in _grouped(each.settings)]
-    alike = len({tuple(each.left_out.items()) for each in found.values()}) == 1
-    for name, baselines in found.items():
+    lines += [f"{names}: {words}" for each in by_model.values() for names, words in _grouped(each.settings)]
+    alike = len({tuple(each.left_out.items()) for each in by_model.values()}) == 1
+    for name, baselines in by_model.items():
         whose = "" if alike else f" for {name}"
         lines += [f"Left out{whose}: {names}: {words}" for names, words in _grouped(baselines.left_out)]
     return list(dict.fromkeys(lines))
 
 
 def _grouped(words: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Scores of which the same is to be said, as one."""
+    """Group the scores that have the same text."""
     groups: dict[str, list[str]] = {}
     for score, text in words.items():
         groups.setdefault(text, []).append(BASELINES[score])

@@ -1,4 +1,4 @@
-"""Observations → a report for each model: metrics, intervals, differences, decisions, and corrupted inputs."""
+"""Reports of each model: metrics, intervals, differences, decisions, and corrupted inputs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from .report import Figure, ModelReport, Noise
 def model_reports(
     models: Sequence[Model], evidence: Evidence, caution: float, resamples: int, seed: int, progress: Progress
 ) -> tuple[list[ModelReport], list[str]]:
-    """A report for each model, the evaluated bundle first, and what to know of the data."""
+    """Return a report for each model, the evaluated bundle first, and notes on the data."""
     reports: list[ModelReport] = []
     notes: list[str] = []
     first: Draws = {}
-    sizes = [len(examples) for examples in (evidence.known, evidence.ood) if examples is not None]
+    sizes = [len(examples) for examples in (evidence.test_set, evidence.ood) if examples is not None]
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         task, calibration = TASKS[model.architecture.task], in_order(model)
         decisions = decide(seen, calibration), None if ood is None else decide(ood, calibration)
-        measured = task.metrics(*decisions, evidence.known, evidence.labels, calibration, caution)
-        how = resamples, seed, progress, f"resampling for {model.name}"
-        figures, draws = intervals(measured, sizes, *how)
+        measured = task.metrics(*decisions, evidence.test_set, evidence.labels, calibration, caution)
+        settings = resamples, seed, progress, f"resampling for {model.name}"
+        figures, draws = intervals(measured, sizes, *settings)
         if queries := measured.by_query():
-            more, ranked = intervals(_means(queries), [len(next(iter(queries.values())))], *how)
+            more, ranked = intervals(_means(queries), [len(next(iter(queries.values())))], *settings)
             figures, draws = {**figures, **more}, {**draws, **ranked}
         first = first or draws
         notes = notes if reports else measured.notes()
@@ -61,7 +61,7 @@ def model_reports(
 
 
 def in_order(model: Model) -> Calibration:
-    """What decides of a model, its labels in the order of the first model's."""
+    """Return a model's calibration, with labels in the order of the first model."""
     calibration = model.calibration
     if calibration.labels is None:
         return calibration
@@ -73,7 +73,7 @@ def in_order(model: Model) -> Calibration:
 
 
 def decide(seen: Observation, calibration: Calibration) -> Observation:
-    """The observation with its decisions."""
+    """Add the decisions to an observation."""
     return replace(seen, prediction=decided(seen.prediction, calibration))
 
 
@@ -84,7 +84,7 @@ def _means(queries: Mapping[str, np.ndarray]) -> Callable[[np.ndarray], Draws]:
 def intervals(
     statistic: Callable[..., Draws], sizes: Sequence[int], resamples: int, seed: int, progress: Progress, title: str
 ) -> tuple[dict[str, Figure], Draws]:
-    """Every metric with its interval, and its values in the resamples; labelled and OOD examples are drawn apart."""
+    """Return metrics with intervals, and their values in the resamples; OOD examples are drawn separately."""
     draws = resampled(statistic, sizes, resamples, seed, progress, title)
     values = whole(statistic, sizes)
     return {name: figure(value, draws.get(name)) for name, value in values.items()}, draws
@@ -100,7 +100,7 @@ def detected(
     texts: tuple[np.ndarray, np.ndarray] | None = None,
     sizes: Sequence[int] = (),
 ) -> dict[str, Figure]:
-    """How well scores [N] and [K] detect, ``SCORE.auroc`` and so on; of spans, the text of each and their number."""
+    """Measure detection by scores [N] and [K], as ``SCORE.auroc`` and so on; spans have ``texts`` and ``sizes``."""
     detection = ScoreDetection(scores, ood_scores, None, *(texts or ()))
     sizes = sizes or [len(next(iter(each.values()))) for each in (scores, ood_scores)]
     figures, _ = intervals(detection, sizes, resamples, seed, progress, title)
@@ -114,7 +114,7 @@ def differences(
     their_draws: Draws,
     compared: Sequence[str],
 ) -> dict[str, Figure]:
-    """Our metrics minus theirs, of those compared and of detection, with intervals from resamples that both share."""
+    """Return our metrics minus theirs, with intervals from the shared resamples."""
     names = [name for name in ours if name in theirs and (name in compared or name.startswith("ood."))]
     return {
         name: figure(
@@ -126,37 +126,37 @@ def differences(
 
 
 def figure(value: float, draws: np.ndarray | None) -> Figure:
-    """A value, with the 95 % interval of its resamples where there are any."""
+    """Return a value with the 95 % interval of its resamples, if any."""
     return Figure(value) if draws is None else Figure(value, *interval(draws))
 
 
 def sweep(
-    models: Sequence[Model], known: Examples, names: Sequence[str], batch_size: int, seed: int, progress: Progress
+    models: Sequence[Model], test_set: Examples, names: Sequence[str], batch_size: int, seed: int, progress: Progress
 ) -> list[tuple[dict[str, float], tuple[Noise, ...]]]:
-    """Metrics of each model on clean and on corrupted inputs, the same for all (Hydra Ensembles, Proposition 1)."""
-    inputs, is_text = known.inputs, models[0].architecture.modality == "text"
+    """Evaluate each model on the same clean and corrupted inputs (Hydra Ensembles, Proposition 1)."""
+    inputs, is_text = test_set.inputs, models[0].architecture.modality == "text"
     loss = TASKS[models[0].architecture.task].loss
-    clean = [_metrics(model, [observe(model, inputs, batch_size)], known, names) for model in models]
+    clean = [_metrics(model, [observe(model, inputs, batch_size)], test_set, names) for model in models]
     rows: list[list[Noise]] = [[] for _ in models]
     cases = list(product(("typos",) if is_text else CORRUPTIONS, SEVERITIES))
     for kind, severity in progress(cases, len(cases), "corrupting"):
         seen: list[list[Observation]] = [[] for _ in models]
-        step = len(inputs) if is_text else batch_size  # images are large: one batch of them at a time
+        step = len(inputs) if is_text else batch_size  # images are large: one batch at a time
         for start in range(0, len(inputs), step):
             part = inputs[start : start + step]
             changed = typos(part, severity, seed) if is_text else corrupt(part, kind, severity, seed, start)
             for model, parts in zip(models, seen, strict=True):
                 parts.append(observe(model, changed, batch_size))
         for model, parts, before, row in zip(models, seen, clean, rows, strict=True):
-            found = _metrics(model, parts, known, names)
-            row.append(Noise(kind, severity, found, found[loss] - before[loss]))
+            after = _metrics(model, parts, test_set, names)
+            row.append(Noise(kind, severity, after, after[loss] - before[loss]))
     return [(before, tuple(row)) for before, row in zip(clean, rows, strict=True)]
 
 
-def _metrics(model: Model, parts: Sequence[Observation], known: Examples, names: Sequence[str]) -> dict[str, float]:
-    """The metrics that a task reports of noise, of all parts of the examples."""
+def _metrics(model: Model, parts: Sequence[Observation], test_set: Examples, names: Sequence[str]) -> dict[str, float]:
+    """Compute the task's metrics of corrupted inputs over all parts."""
     task, calibration = TASKS[model.architecture.task], in_order(model)
     joined = replace(parts[0], prediction=Prediction.concatenate([part.prediction for part in parts]))
-    measured = task.metrics(decide(joined, calibration), None, known, names, calibration)
-    found = whole(measured.own, [len(known)])
-    return {name: found[name] for name in task.noise if name in found}
+    measured = task.metrics(decide(joined, calibration), None, test_set, names, calibration)
+    metrics = whole(measured.own, [len(test_set)])
+    return {name: metrics[name] for name in task.noise if name in metrics}

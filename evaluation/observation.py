@@ -25,8 +25,8 @@ OF_MEMBERS = ("mutual_information", "score_variance")
 class Observation:
     """A model's predictions on N inputs, its classes in the order of the first model's.
 
-    The members' divergence and pair disagreement are ``None`` without their probabilities; ``texts`` and ``words`` [N]
-    are the places of a tagger's words.
+    ``divergence`` and ``pair_disagreement`` are ``None`` without the members' probabilities. ``texts`` and ``words``
+    [N] are the indices of words in token classification.
     """
 
     members: int
@@ -37,7 +37,7 @@ class Observation:
     words: np.ndarray | None = None
 
     def scores(self) -> dict[str, np.ndarray]:
-        """Uncertainty scores by name, [N] each; higher means less certain."""
+        """Return uncertainty scores [N] by name; higher means less certain."""
         prediction = self.prediction
         scores = {} if prediction.confidence is None else {"max_probability": -prediction.confidence}
         scores |= {name: getattr(prediction, name) for name in SCORES if self.members > 1 or name not in OF_MEMBERS}
@@ -45,26 +45,24 @@ class Observation:
 
 
 def observe(
-    model: Model,
-    inputs: Sequence[Any],
-    batch_size: int,
-    progress: Progress = no_progress,
-    title: str = "predicting",
+    model: Model, inputs: Sequence[Any], batch_size: int, progress: Progress = no_progress, title: str = "predicting"
 ) -> Observation:
     """Run a model on inputs."""
     task = TASKS[model.architecture.task]
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        kept = {name: outputs[name] for name in (*task.outputs, DISTANCE) if name in outputs}
-        kept |= {name: kept[name][:, model.columns] for name in PER_CLASS if name in kept}
+        reduced = {name: outputs[name] for name in (*task.outputs, DISTANCE) if name in outputs}
+        reduced |= {name: reduced[name][:, model.columns] for name in PER_CLASS if name in reduced}
         members = outputs.get(task.member_output)
         if members is not None and task.one_class:
-            kept |= {"divergence": pairwise_divergence(members), "pair_disagreement": pairwise_disagreement(members)}
-        return kept
+            reduced["divergence"] = pairwise_divergence(members)
+            reduced["pair_disagreement"] = pairwise_disagreement(members)
+        return reduced
 
     gather: Any = collect_words if model.architecture.every_token else collect
-    how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
-    outputs, texts, words = gather(model.runs, model.processor, model.architecture, inputs, reduce, **how), None, None
+    settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
+    outputs = gather(model.runs, model.processor, model.architecture, inputs, reduce, **settings)
+    texts = words = None
     if model.architecture.every_token:
         outputs, texts, words = outputs.outputs, outputs.texts, outputs.words
     further = outputs.get("divergence"), outputs.get("pair_disagreement")
@@ -73,9 +71,9 @@ def observe(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Labelled and out-of-distribution examples, and what every model says of them."""
+    """Test set and OOD examples, with every model's predictions."""
 
-    known: Examples
+    test_set: Examples
     ood: Examples | None
     seen: list[Observation]
     seen_ood: list[Observation | None]

@@ -1,7 +1,7 @@
-"""Peak memory of a model: a fresh process opens it, runs one batch, and reports how much it held.
+"""Peak memory of a model, measured in a fresh process that opens it and runs one batch.
 
-The process is this file: ``python -m hydrant.evaluation.peak_memory OPTIONS``, with the arguments of :func:`run_batch`
-as a JSON object, writes ``{"peak": bytes, "imports": bytes}``.
+The process runs ``python -m hydrant.evaluation.peak_memory OPTIONS``, with the arguments of :func:`run_batch`
+as a JSON object. It writes ``{"peak": bytes, "imports": bytes}``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .profile_targets import Subject
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory of a process, in bytes: the most it held, and how much of that before the model was opened."""
+    """Resident memory of a process in bytes: the peak, and the memory before the model was opened."""
 
     peak: int
     imports: int
@@ -33,7 +33,7 @@ class Memory:
 def measure_memory(
     subject: Subject, bundle: Bundle, *, batch: int, sequence: int, threads: int | None, seed: int
 ) -> Memory:
-    """Open a model in a process of its own and run one batch."""
+    """Measure a model in its own process."""
     options = {
         "bundle": str(bundle.path.resolve()),
         "subject": {**asdict(subject), "graph": None if subject.graph is None else str(subject.graph)},
@@ -41,20 +41,20 @@ def measure_memory(
         "shape": [batch, sequence, seed],
     }
     command = [sys.executable, "-P", "-m", __name__, json.dumps(options)]
-    found_here = os.pathsep.join(entry for entry in sys.path if entry)  # and not in the current folder
-    environment = {**os.environ, "PYTHONPATH": found_here}
+    search_path = os.pathsep.join(entry for entry in sys.path if entry)  # without the current folder
+    environment = {**os.environ, "PYTHONPATH": search_path}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 (itself)
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
-        what = f"the memory of {subject.model} on {subject.backend} (status {done.returncode}: {cut(last, 200)})"
-        raise BackendError(f"cannot measure {what}; leave it out with --no-memory")
+        target = f"the memory of {subject.model} on {subject.backend} (status {done.returncode}: {cut(last, 200)})"
+        raise BackendError(f"cannot measure {target}; --no-memory skips it")
     return Memory(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def peak_bytes() -> int:
-    """Most resident memory that this process has held so far, in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     status = Path("/proc/self/status")
-    if status.is_file():  # Linux, where the ru_maxrss of a child starts at its parent's
+    if status.is_file():  # on Linux, ru_maxrss of a child starts at its parent's
         for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -63,7 +63,7 @@ def peak_bytes() -> int:
 
 
 def run_batch(bundle: str, subject: dict[str, Any], threads: int | None, shape: list[int]) -> Memory:
-    """Open a model in this process, and run one batch of [inputs, tokens, seed]."""
+    """Open a model in this process, and run one batch of ``shape`` [inputs, tokens, seed]."""
     importlib.import_module(MODULES[subject["backend"]])
     imports = peak_bytes()
     opened = Bundle.open(Path(bundle))

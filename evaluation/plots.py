@@ -1,4 +1,4 @@
-"""The pictures of an evaluation, as PNG bytes."""
+"""Pictures of an evaluation, as PNG bytes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TITLES = {
 
 
 def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
-    """Every picture by its name."""
-    names = [_told(model.name) for model in report.models]
-    labels = evidence.known.labels
+    """Draw every picture, by name."""
+    names = [_escaped(model.name) for model in report.models]
+    labels = evidence.test_set.labels
     assert labels is not None  # evaluation reads labelled data
     drawn = {
         "reliability": _reliability(names, evidence.seen, labels),
@@ -51,7 +51,7 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
 
 
 def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
-    """Accuracy against confidence in equal-width bins, with the number of examples in each below."""
+    """Plot accuracy against confidence in equal-width bins, above the number of examples in each bin."""
     figure, (axes, counts) = new_figure(5.4, 5.6, rows=2, height_ratios=[3, 1], sharex=True)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle="--", label="calibrated")
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
@@ -59,17 +59,17 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
         which = metrics.confidence_bins(confidence.astype(np.float64), BINS)
         size = np.bincount(which, minlength=BINS)
         used = size > 0
-        said = 100 * np.bincount(which, confidence, BINS)[used] / size[used]
+        mean = 100 * np.bincount(which, confidence, BINS)[used] / size[used]
         right = 100 * np.bincount(which, correct, BINS)[used] / size[used]
         colour = COLOURS[index % len(COLOURS)]
         error = 100 * metrics.calibration_error(confidence, correct)
-        axes.plot(said, right, **_style(index), linewidth=1.2, alpha=0.4)
-        axes.scatter(said, right, s=8 + 100 * np.sqrt(size[used] / size.max()), color=colour, alpha=0.75,
+        axes.plot(mean, right, **_style(index), linewidth=1.2, alpha=0.4)
+        axes.scatter(mean, right, s=8 + 100 * np.sqrt(size[used] / size.max()), color=colour, alpha=0.75,
                      linewidths=0, label=f"{name}, ECE {error:.2f} %")  # fmt: skip
         edges = 100 * np.arange(BINS + 1) / BINS
         counts.stairs(np.maximum(size, 0.5), edges, color=colour, linewidth=1.3)
     axes.set(ylabel="accuracy (%)", ylim=(0, 102))
-    label = "confidence: largest averaged probability (%)"
+    label = "confidence: largest mean probability (%)"
     counts.set(xlim=(0, 100), yscale="log", ylabel="examples", xlabel=label)
     axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="upper left", markerscale=0.7)
     return png(figure)
@@ -88,15 +88,17 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
     return png(figure)
 
 
-def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> bytes:
-    """How each score is spread over right answers, wrong answers and out-of-distribution inputs, each apart."""
-    scores, outside = known.scores(), {} if ood is None else ood.scores()
-    wrong = known.prediction.label != labels
-    groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", OUTSIDE)] if outside else [])
+def _scores(seen: Observation, ood: Observation | None, labels: np.ndarray) -> bytes:
+    """Plot histograms of each score for right answers, wrong answers and OOD inputs."""
+    scores, ood_scores = seen.scores(), {} if ood is None else ood.scores()
+    wrong = seen.prediction.label != labels
+    groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", OUTSIDE)] if ood_scores else [])
     figure, grid = new_figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
     for column, (name, score) in zip(grid.T, scores.items(), strict=True):
         sign = -1 if name == "max_probability" else 1
-        spread = [sign * values for values in (score[~wrong], score[wrong], *([outside[name]] if outside else []))]
+        spread = [
+            sign * values for values in (score[~wrong], score[wrong], *([ood_scores[name]] if ood_scores else []))
+        ]
         every = np.concatenate(spread)
         edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), 41)
         for axes, values, (_, colour) in zip(column, spread, groups, strict=True):
@@ -112,46 +114,48 @@ def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> 
 
 
 def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[Observation | None]) -> bytes:
-    """ROC curves: out-of-distribution inputs caught against others flagged, for two scores."""
+    """Plot ROC curves of OOD detection by two scores."""
     figure, panels = new_figure(10.8, 4.6, columns=2)
     for axes, score in zip(panels, ("max_probability", "predictive_entropy"), strict=True):
-        for index, (name, known, outside) in enumerate(zip(names, seen, ood, strict=True)):
-            assert outside is not None  # drawn for out-of-distribution data only
-            inside, found = known.scores()[score], outside.scores()[score]
-            limits = np.append(-np.inf, np.unique(np.concatenate([inside, found])))
-            flagged = 1 - np.searchsorted(np.sort(inside), limits, side="right") / len(inside)
-            caught = 1 - np.searchsorted(np.sort(found), limits, side="right") / len(found)
-            area = metrics.auroc(inside, found)
+        for index, (name, own, other) in enumerate(zip(names, seen, ood, strict=True)):
+            assert other is not None  # drawn for OOD data only
+            id_scores, ood_scores = own.scores()[score], other.scores()[score]
+            limits = np.append(-np.inf, np.unique(np.concatenate([id_scores, ood_scores])))
+            flagged = 1 - np.searchsorted(np.sort(id_scores), limits, side="right") / len(id_scores)
+            caught = 1 - np.searchsorted(np.sort(ood_scores), limits, side="right") / len(ood_scores)
+            area = metrics.auroc(id_scores, ood_scores)
             axes.plot(100 * flagged, 100 * caught, **_style(index), linewidth=1.6,
                       label=f"{name}, AUROC {area:.3f}")  # fmt: skip
         axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
         axes.set(xlim=(0, 100), xlabel="in-distribution inputs flagged (%)")
-        axes.set(ylim=(0, 101), ylabel="out-of-distribution inputs caught (%)")
+        axes.set(ylim=(0, 101), ylabel="OOD inputs caught (%)")
         axes.set_title(f"by {TITLES[score].removesuffix(' (nats)')}", fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     return png(figure)
 
 
 def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
-    """AUROC and FPR95 with intervals: a row for each model's own scores, and below for each of its single model's."""
+    """Plot AUROC and FPR95 with intervals: rows for the models' scores, then for those of their single models."""
     own = [model.figures for model in report.models]
     single = [{} if model.baselines is None else model.baselines.figures for model in report.models]
     every = [(words, own, f"ood.{score}") for score, words in SCORES.items()]
     every += [(words, single, score) for score, words in BASELINES.items()]
     rows = [row for row in every if any(f"{row[2]}.auroc" in figures for figures in row[1])]
     figure, panels = new_figure(10.8, 1.2 + 0.3 * len(rows), columns=2, sharey=True)
-    for axes, (name, told) in zip(panels, BASELINE_FIGURES.items(), strict=True):
+    for axes, (name, column) in zip(panels, BASELINE_FIGURES.items(), strict=True):
         for index, model in enumerate(names):
-            known = [found[index].get(f"{key}.{name}") for _, found, key in rows]
-            drawn = [(place, each) for place, each in enumerate(known) if each is not None]
+            values = [by_model[index].get(f"{key}.{name}") for _, by_model, key in rows]
+            drawn = [(place, each) for place, each in enumerate(values) if each is not None]
             height = [place + 0.5 * ((index + 0.5) / len(names) - 0.5) for place, _ in drawn]
-            values = told.scale * np.array([each.value for _, each in drawn])
-            ends = told.scale * np.array([(each.low, each.high) for _, each in drawn])
+            points = column.scale * np.array([each.value for _, each in drawn])
+            ends = column.scale * np.array([(each.low, each.high) for _, each in drawn])
             colour = COLOURS[index % len(COLOURS)]
             axes.hlines(height, ends[:, 0], ends[:, 1], color=colour, linewidth=1.4, alpha=0.6)
-            axes.plot(values, height, "o", color=colour, markersize=4, label=model)
-        axes.axhline(sum(found is own for _, found, _ in rows) - 0.5, color="#999999", linewidth=1, linestyle="--")
-        axes.set_xlabel(f"{told.title}{f' ({told.unit.strip()})' if told.unit else ''}")
+            axes.plot(points, height, "o", color=colour, markersize=4, label=model)
+        axes.axhline(
+            sum(by_model is own for _, by_model, _ in rows) - 0.5, color="#999999", linewidth=1, linestyle="--"
+        )
+        axes.set_xlabel(f"{column.title}{f' ({column.unit.strip()})' if column.unit else ''}")
     panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, fontsize=8, loc="best")
@@ -159,18 +163,18 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
 
 
 def _disagreement(evidence: Evidence) -> bytes:
-    """The classes on whose examples members disagree most."""
+    """Plot the classes on which the members disagree most."""
     shown = most_disputed(evidence)[::-1]
     figure, axes = new_figure(10.8, 0.9 + 0.25 * len(shown))
     axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
     axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(shown)), [_told(facts.name) for facts in shown], fontsize=8)
+    axes.set_yticks(range(len(shown)), [_escaped(facts.name) for facts in shown], fontsize=8)
     axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
     return png(figure)
 
 
 def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
-    """NLL and accuracy against severity, averaged over kinds of corruption."""
+    """Plot NLL and accuracy against severity, averaged over kinds of corruption."""
     figure, panels = new_figure(5.4, 4.8, rows=2, sharex=True)
     for index, (name, model) in enumerate(zip(names, report.models, strict=True)):
         severities = sorted({row.severity for row in model.noise})
@@ -190,12 +194,12 @@ def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
 
 
 def _style(index: int) -> dict[str, str]:
-    """Colour and line of a model."""
+    """Return colour and line style of a model."""
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
 
 
-def _told(text: str, limit: int = 28) -> str:
-    """A name as matplotlib shows it: no sign starts a formula, and none hides it from the legend."""
+def _escaped(text: str, limit: int = 28) -> str:
+    """Shorten a name and escape the characters that matplotlib interprets."""
     line = " ".join(text.split())
     line = line if len(line) <= limit else line[: limit - 1] + "…"
     return (" " if line.startswith("_") else "") + line.replace("$", r"\$")

@@ -21,7 +21,7 @@ Differences = dict[str, dict[str, float]]
 
 
 class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
-    """A Polygraphy runner over a hydrant backend."""
+    """Polygraphy runner of a hydrant backend."""
 
     def __init__(self, backend: Backend, architecture: AnyArchitecture) -> None:
         super().__init__(name=backend.name, prefix="hydrant")
@@ -29,7 +29,7 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
         self._architecture = architecture
 
     def get_input_metadata_impl(self) -> TensorMetadata:
-        """Input names with dynamic batch and sequence."""
+        """Return the inputs, with dynamic batch and sequence."""
         metadata = TensorMetadata()
         arch = self._architecture
         for name in arch.input_names:
@@ -42,7 +42,7 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
         return metadata
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> Batch:
-        """Run one batch and note how long it took, in seconds; of tokens the outputs are those of the real ones."""
+        """Run one batch and record its seconds; token outputs exclude padding."""
         start = time.perf_counter()
         outputs = self._backend.run(feed_dict)
         self.inference_time = time.perf_counter() - start
@@ -54,14 +54,14 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
 def compare(
     reference: Backend, tested: Backend, architecture: AnyArchitecture, batches: Sequence[Batch], outputs: Sequence[str]
 ) -> tuple[Batch, Batch, Differences]:
-    """Run both backends on every batch; gives the outputs of either, joined along the batch, and their differences."""
+    """Run both backends on every batch; return the joined outputs of each, and their differences."""
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         runners = [BackendRunner(reference, architecture), BackendRunner(tested, architecture)]
         whole = [
-            (name, {output: np.concatenate([np.asarray(batch[output]) for batch in found]) for output in outputs})
-            for name, found in Comparator.run(runners, data_loader=list(batches))
+            (name, {output: np.concatenate([np.asarray(batch[output]) for batch in results]) for output in outputs})
+            for name, results in Comparator.run(runners, data_loader=list(batches))
         ]
-        # joined, for Polygraphy sums up every output of every batch in words, which takes long; the gates judge
+        # joined, because Polygraphy slowly summarizes each output of each batch in words
         function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
         results = RunResults([(name, [IterationResult(joined, runner_name=name)]) for name, joined in whole])
         pairs = Comparator.compare_accuracy(results, compare_func=function)

@@ -29,15 +29,15 @@ LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """At which shapes and for how long models are timed.
+    """Shapes and durations of the measurement.
 
     Attributes:
-        batch: inputs per run, each number in turn; default 1,8.
-        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Of waveforms
-            samples, default 16,000. Not for images and spectrograms.
-        seconds: seconds that every model runs at least, at every shape.
-        iterations: runs of every model at least, at every shape.
-        threads: threads within one run; without it the backend's default.
+        batch: inputs per run; each number is measured in turn (default: 1,8).
+        sequence: tokens per text; each number is measured in turn (default: 128). It is the model's longest input if
+            that is less. For waveforms it counts samples, default 16,000. Not for images and spectrograms.
+        seconds: shortest time in seconds to run every model at every shape.
+        iterations: smallest number of runs of every model at every shape.
+        threads: threads for each run (default: the backend's choice).
     """
 
     batch: Sequence[int] = (1, 8)
@@ -57,7 +57,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked settings; ``sequences`` are 0 where nobody counted an image's tokens."""
+    """Checked settings; ``sequences`` are 0 if an image's tokens are unknown."""
 
     batches: tuple[int, ...]
     sequences: tuple[int, ...]
@@ -69,22 +69,22 @@ class Settings:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Every (batch, sequence)."""
+        """Return every (batch, sequence)."""
         return [(batch, sequence) for sequence in self.sequences for batch in self.batches]
 
     def length(self, sequence: int) -> str:
-        """One of the sequences in words; empty where nobody counted."""
+        """Describe a sequence length; empty if unknown."""
         return f"{sequence} {self.unit}" if sequence else ""
 
     def shape(self, batch: int, sequence: int) -> str:
-        """A shape in words."""
+        """Describe a shape."""
         return ", ".join(filter(None, (f"batch {batch}", self.length(sequence))))
 
 
 def checked_settings(
     architecture: AnyArchitecture, timing: Timing, baselines: str | Sequence[str], seed: int
 ) -> Settings:
-    """Settings for a model, from what the user gave to ``profile``."""
+    """Check the arguments of ``profile`` for a model."""
     check_seed(seed)
     names = [baselines] if isinstance(baselines, str) else list(baselines)
     for name in names:
@@ -102,7 +102,7 @@ def checked_settings(
 
 
 def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
-    """Distinct whole numbers from 1 to ``most``, in the order given."""
+    """Return distinct whole numbers from 1 to ``most``, in their order."""
     if not len(values):
         raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
     for value in values:
@@ -111,23 +111,24 @@ def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, values)))
 
 
-def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tuple[int, ...]:
+def _sequences(architecture: AnyArchitecture, lengths: Sequence[int] | None) -> tuple[int, ...]:
     longest = architecture.max_sequence
     if architecture.modality == "image" or architecture.spectrogram:
-        if asked is not None:
-            what = "spectrograms" if architecture.spectrogram else "images"
-            raise InputError(f"sequence was given; {what} always have one size here, so leave it out")
+        if lengths is not None:
+            kind = "spectrograms" if architecture.spectrogram else "images"
+            raise InputError(f"{kind} have one fixed size; omit sequence")
         return (longest,)
     if architecture.modality == "audio":
-        lengths = (max(SAMPLES, architecture.shortest),) if asked is None else _numbers("sequence", asked, MAX_SAMPLES)
-        if min(lengths) < architecture.shortest:
-            raise InputError(f"sequence is {min(lengths)}; this model reads at least {architecture.shortest} samples")
-        return lengths
-    return _numbers("sequence", asked, longest) if asked is not None else (min(128, longest),)
+        shortest = architecture.shortest
+        samples = (max(SAMPLES, shortest),) if lengths is None else _numbers("sequence", lengths, MAX_SAMPLES)
+        if min(samples) < shortest:
+            raise InputError(f"sequence is {min(samples)}; this model reads at least {shortest} samples")
+        return samples
+    return _numbers("sequence", lengths, longest) if lengths is not None else (min(128, longest),)
 
 
 def machine_facts() -> dict[str, Any]:
-    """The machine that a measurement was made on, without its name; ``usable_cores`` are those of this process."""
+    """Return facts about this machine, without its name; ``usable_cores`` are those of this process."""
     versions = {}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -143,22 +144,22 @@ def machine_facts() -> dict[str, Any]:
 
 
 def load_average() -> float:
-    """Runnable processes over the last minute; 0 where the system does not say."""
+    """Return the load average of the last minute; 0 if the system does not report it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _processor() -> str:
     facts = Path("/proc/cpuinfo")
-    told = facts.read_text(encoding="utf-8") if facts.is_file() else ""
-    found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", told, re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+    text = facts.read_text(encoding="utf-8") if facts.is_file() else ""
+    name = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
 class Case:
     """A model (``"fused"`` or a baseline) on a backend at one shape.
 
-    ``chunk``: most inputs in one run below the backend. ``ratios``: baseline → time ÷ that of the baseline on the same
+    ``chunk``: largest number of inputs in one run. ``ratios``: baseline → time ÷ that of the baseline on the same
     backend. ``flops_ratio``: operations ÷ the plain single model's. ``parts_ms``: ``h2d``, ``compute``, ``d2h`` and
     ``enqueue`` of a run on a GPU.
     """
@@ -192,7 +193,7 @@ class MemoryCase:
 
 @dataclass(frozen=True)
 class Part:
-    """An operator type as ONNX Runtime runs it, or one node: calls, milliseconds per batch, and share of the time."""
+    """An operator type or one node in ONNX Runtime: calls, milliseconds per batch, and share of the time."""
 
     name: str
     operator: str
@@ -203,7 +204,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of the operators of one graph per batch, the slowest first; recording adds to each."""
+    """Time of a graph's operators per batch, slowest first, including the overhead of recording."""
 
     batch: int
     sequence: int
@@ -216,7 +217,7 @@ class Breakdown:
 class ProfileReport:
     """Results of ``profile``; models on one backend were interleaved.
 
-    ``files``: SHA-256 of the profiled files. ``skipped``: (backend, reason) of those that ``"auto"`` passed over.
+    ``files``: SHA-256 of the profiled files. ``skipped``: (backend, reason) of backends that ``"auto"`` skipped.
     ``written``: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
 
@@ -235,7 +236,7 @@ class ProfileReport:
     written: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object, as in ``reports/profile.json``."""
+        """Return the report as a JSON object, as in ``reports/profile.json``."""
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
         facts = {name: value for name, value in asdict(self).items() if name != "written"}
         return {"hydrant": __version__, **facts, "skipped": skipped}

@@ -1,4 +1,4 @@
-"""The models that are profiled: the bundle and its baselines, and how each is opened."""
+"""Models to profile: the bundle and its baselines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASELINES = (SINGLE, DEEP_ENSEMBLE)
 
 @dataclass(frozen=True)
 class Subject:
-    """A model on a backend: a baseline's graph file, ``copies`` of it in sequence, or the bundle itself."""
+    """Model on a backend: the bundle, or ``copies`` of a baseline's graph in sequence."""
 
     model: str
     backend: str
@@ -32,7 +32,7 @@ class Subject:
     copies: int = 1
 
     def open(self, bundle: Bundle, threads: int | None) -> Backend:
-        """Open it as the bundle would be opened."""
+        """Open the model in the same way as the bundle."""
         if self.graph is None:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
         architecture = bundle.any_architecture()
@@ -48,14 +48,14 @@ class Subject:
 
 
 class SequentialBackends(Backend):
-    """Backends that run the same batch one after another, as a Deep Ensemble's members do; the last one's outputs."""
+    """Backends that run the same batch in sequence, as a Deep Ensemble does; returns the last outputs."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         super().__init__(backends[0].name, backends[0].precision, backends[0].outputs)
         self._backends = list(backends)
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Inputs that go into one run of one of them."""
+        """Return the number of inputs in one run of one backend."""
         return self._backends[0].chunk(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,14 +68,16 @@ class SequentialBackends(Backend):
 
 
 def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
-    """Write the baselines' graphs, with random weights, in float32, and list them for each backend that runs graphs."""
+    """Write the baselines' float32 graphs with random weights, and list them for each backend."""
     if not names:
         return []
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
-        what = f"backend {runners[0].name} cannot run a baseline"
-        raise InputError(f"{what}; expected {' or '.join(RUNS_GRAPHS)}, and a bundle with a graph")
-    require("onnx", "fuse", "make a model to compare with")
+        name = runners[0].name
+        raise InputError(
+            f"backend {name} cannot run a baseline; use {' or '.join(RUNS_GRAPHS)}, and a bundle with a graph"
+        )
+    require("onnx", "fuse", "create a model to compare with")
     from ..export.random_model import PLAIN, random_model
 
     architecture: Any = bundle.any_architecture()
@@ -96,7 +98,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
 
 
 def _original(bundle: Bundle, architecture: Any) -> Any:
-    """The original of a traced bundle, written as the bundle's graph was."""
+    """Export the original of a traced bundle as the bundle's graph was exported."""
     from ..export.traced_graph import traced_graph
     from ..models.tracing.members import all_heads, load_original
 

@@ -1,4 +1,4 @@
-"""``hydrant.profile``: latency, memory and operators of a bundle, beside those of the models it competes with."""
+"""``hydrant.profile``: latency, memory and operators of a bundle and its baselines."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ WARM_UP, RUNS, TRANSFER_RUNS = 3, 10, 10
 SHOWN_NODES = 10
 
 ENQUEUE = 0.8
-"""Share of the computation above which the CPU may be what is slow, as in trtexec."""
+"""Share of the computation above which the CPU may be the bottleneck, as in trtexec."""
 
 REPORT, PLOT = "reports/profile.json", "reports/profile.png"
 
 RANDOM_WEIGHTS = (
-    "the baselines have random weights: the bundle no longer holds the pruned heads, and latency does not depend on "
+    "the baselines have random weights: the bundle does not contain the pruned heads, and latency does not depend on "
     "the values of weights"
 )
 
-ORIGINAL = "the baselines are the original that the bundle holds, written by the traced path, too"
+ORIGINAL = "the baselines are the original model in the bundle, also exported by tracing"
 
 Opened = list[tuple[Subject, Backend]]
 
@@ -74,29 +74,29 @@ def profile(
     report: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> ProfileReport:
-    """Measure how long a bundle takes, and how much memory, beside its baselines.
+    """Measure latency and memory of a bundle and its baselines.
 
-    At every shape the models on one backend run in turn in this process, each once in a round, after
-    a warm-up. The report is also written to ``reports/profile.json`` in the bundle, and a plot of latency against
-    batch to ``reports/profile.png`` (where matplotlib is installed).
+    At every shape, after a warm-up, all models on one backend run in turn in this process, once in each round. The
+    report is also written to ``reports/profile.json`` in the bundle, and with matplotlib a plot of latency against
+    batch to ``reports/profile.png``.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend to measure, where auto is the first that can run; may be repeated. In Python one or several.
-        precision: precision of the bundle's graph; without it that of each backend's choice.
-        timing: at which shapes, how long, and with how many threads.
-        baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
-            and with the exact rewrites) and M plain single models one after another, with random weights, exported and
-            run in the same way. Of a traced bundle the single model is the original, written by the traced path.
-        layers: also measure the time of every operator, at the first shape (onnxruntime).
-        memory: also measure peak memory, each model in a process of its own, at the largest shape.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend to measure; auto takes the first that works; may be repeated. In Python one or several.
+        precision: precision of the graph (default: the backend's choice).
+        timing: shapes, duration and threads.
+        baseline: models to compare with: single, deep-ensemble, or both (repeat the option). They are the single model
+            (plain, and with the exact rewrites) and M plain single models one after another, with random weights,
+            exported and run in the same way. For a traced bundle the single model is the original, exported by tracing.
+        layers: also measure each operator, at the first shape (onnxruntime only).
+        memory: also measure peak memory at the largest shape, each model in its own process.
         seed: of the inputs.
-        report: folder that gets the report and the plot instead of the bundle. Without one, a bundle that cannot be
-            written is profiled all the same, and a warning logged.
+        report: folder for report and plot (default: the bundle). By default, if the bundle cannot be written, it is
+            profiled all the same and a warning is logged.
         progress: wraps the steps.
 
     Raises:
-        InputError: an option out of range, or one that the backends cannot do.
+        InputError: an option is out of range, or not supported by the backends.
         BackendError, MissingExtraError, BundleError: as ``hydrant.load``.
     """
     bundle = resolve(bundle)
@@ -122,17 +122,17 @@ def profile(
     if baselines:
         notes.append(RANDOM_WEIGHTS if bundle.any_architecture().is_declared else ORIGINAL)
         if low := {subject.precision for subject, _ in fused} - {"fp32", "bf16"}:
-            notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
-    found = ProfileReport(
+            notes.append(f"the baselines run in fp32, but the bundle in {', '.join(sorted(low))}")
+    result = ProfileReport(
         bundle.family, bundle.members, bundle.digests(), machine_facts(), settings, cases,
         memories, breakdown, warnings, notes, skipped, PLOT,
     )  # fmt: skip
-    return _written(bundle, found, folder)
+    return _written(bundle, result, folder)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The bundle and what to measure of it."""
+    """Bundle and settings of a measurement."""
 
     bundle: Bundle
     settings: Settings
@@ -141,7 +141,7 @@ class _Run:
     def open(
         self, names: Sequence[str], precision: str | None, stack: ExitStack
     ) -> tuple[Opened, list[tuple[str, str]]]:
-        """The bundle on every backend asked for, each once, and what ``"auto"`` passed over."""
+        """Open the bundle on every backend, each once; also return the backends that ``"auto"`` skipped."""
         opened: dict[str, tuple[Subject, Backend]] = {}
         skipped = []
         path = self.bundle.path
@@ -149,12 +149,12 @@ class _Run:
             backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
             stack.enter_context(backend)
             opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
-            # the report travels with the bundle, so it does not say where the bundle was
+            # the report is part of the bundle: no absolute paths
             skipped += [(other, why.replace(str(path), path.name) if path.parts[1:] else why) for other, why in passed]
         return list(opened.values()), skipped
 
     def cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
-        """Every model at one shape; those on one backend are interleaved."""
+        """Measure every model at one shape, interleaved on each backend."""
         architecture = self.bundle.any_architecture()
         inputs = full_batch(architecture, batch, sequence, self.settings.seed)
         tokens = sequence if architecture.modality == "text" else None
@@ -167,50 +167,50 @@ class _Run:
             times = dict(zip((subject.model for subject in group), columns, strict=True))
             for subject, backend in group.items():
                 latency = Latency.of(times[subject.model])
-                known = [other for other in self.settings.baselines if other in times]
+                baselines = [other for other in self.settings.baselines if other in times]
                 yield Case(
                     subject.model, subject.backend, subject.precision, batch, sequence,
                     math.ceil(batch / math.ceil(batch / backend.chunk(inputs))), latency, batch / latency.mean * 1e3,
-                    {other: Ratio.of(times[subject.model], times[other]) for other in known},
+                    {other: Ratio.of(times[subject.model], times[other]) for other in baselines},
                     None if cost is None else _flops(cost, subject.model) / cost.single.flops,
                     _transfers(backend, inputs),
                 )  # fmt: skip
 
     def named(self, case: Case) -> str:
-        """A case in words."""
+        """Describe a case."""
         return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
 
     def host_bound(self, case: Case) -> list[str]:
-        """A warning where the CPU may be what is slow."""
+        """Return a warning if the CPU may be the bottleneck."""
         parts = case.parts_ms or {}
         if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
             return []
         share = f"enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation"
-        return [f"{self.named(case)}: {share}, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"]
+        return [f"{self.named(case)}: {share}, so the CPU may be the bottleneck; a fixed shape runs as one CUDA graph"]
 
     def memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
-        """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
+        """Measure peak memory of every model at the largest shape; failures become warnings."""
         from .peak_memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
         shape = {"batch": batch, "sequence": sequence, "seed": self.settings.seed}
-        found = []
+        peaks = []
         for subject in self.progress(subjects, len(subjects), "peak memory"):
             try:
-                found.append((subject, measure_memory(subject, self.bundle, threads=self.settings.threads, **shape)))
+                peaks.append((subject, measure_memory(subject, self.bundle, threads=self.settings.threads, **shape)))
             except BackendError as error:
                 warnings.append(str(error))
-        single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
+        single = {subject.backend: memory.peak for subject, memory in peaks if subject.model == SINGLE}
         return [
             MemoryCase(
                 subject.model, subject.backend, subject.precision, batch, sequence, memory.peak, memory.imports,
                 memory.peak / single[subject.backend] if single.get(subject.backend) else None,
             )
-            for subject, memory in found
+            for subject, memory in peaks
         ]  # fmt: skip
 
     def layers(self, fused: Opened) -> Breakdown:
-        """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
+        """Measure the bundle's operators in ONNX Runtime at the first shape."""
         precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
         graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
         batch, sequence = self.settings.shapes[0]
@@ -220,7 +220,7 @@ class _Run:
 
 
 def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> ProfileReport:
-    """Write the report and, where it can be drawn, its plot."""
+    """Write the report and, with matplotlib, its plot."""
     files: dict[str, bytes | Path] = {}
     try:
         files[PLOT] = draw_latency(report.cases, report.settings)
@@ -231,7 +231,7 @@ def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> Prof
 
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
-    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec reports them; ``None`` without any."""
+    """Return median milliseconds of the parts of a GPU run, as trtexec reports them; else ``None``."""
     runs = [backend.timings(inputs) for _ in range(TRANSFER_RUNS)]
     return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
 
@@ -245,7 +245,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 
 
 def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
-    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
+    """Plot medians, with a band up to the 95th percentile, on logarithmic axes; return PNG bytes."""
     require("matplotlib", "report", "draw latency against batch")
     lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
     for case in cases:
@@ -253,8 +253,8 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
     models = list(dict.fromkeys(key[:3] for key in lines))
     sequences = sorted({case.sequence for case in cases})
     figure, axes = new_figure(10, 5)
-    for (model, backend, precision, sequence), found in lines.items():
-        line = sorted(found, key=lambda case: case.batch)
+    for (model, backend, precision, sequence), own in lines.items():
+        line = sorted(own, key=lambda case: case.batch)
         batches = [case.batch for case in line]
         colour = f"C{models.index((model, backend, precision)) % 10}"
         medians, ends = ([getattr(case.latency_ms, name) for case in line] for name in ("p50", "p95"))
@@ -275,7 +275,7 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
 def break_down(
     graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
 ) -> Breakdown:
-    """Run a graph in a session that records its operators."""
+    """Run a graph in a session that records the time of its operators."""
     size = len(next(iter(inputs.values())))
     first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
@@ -290,7 +290,7 @@ def break_down(
 def parts_of(
     events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
 ) -> tuple[list[Part], list[Part]]:
-    """Operator types and nodes of a trace, the slowest first."""
+    """Return operator types and nodes of a trace, slowest first."""
     begin = sorted(event["ts"] for event in events if event["name"] == "model_run")[warm_up]
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     operators: dict[tuple[str, str], list[float]] = defaultdict(list)

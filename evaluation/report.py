@@ -14,7 +14,7 @@ from ..version import __version__
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with its bootstrap interval; not a number where the data cannot tell it."""
+    """A metric with its bootstrap interval; NaN if the data cannot determine it."""
 
     value: float
     low: float = math.nan
@@ -23,7 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Noise:
-    """Figures on corrupted inputs, and their NLL, or RMSE of scores, minus that of clean ones."""
+    """Metrics on corrupted inputs; ``loss_gap`` is their NLL (regression: RMSE) minus that of clean inputs."""
 
     kind: str
     severity: int
@@ -33,7 +33,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """Detection by post-hoc scores of a single model: ``SCORE.auroc`` and so on, and of each score its settings."""
+    """Detection by post-hoc scores of a single model (``SCORE.auroc`` …), and settings of each score."""
 
     of: str
     figures: Mapping[str, Figure]
@@ -43,10 +43,10 @@ class BaselineReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """One model's figures by name (``Task.columns``).
+    """One model's metrics by name (``Task.columns``).
 
-    ``differences``: the evaluated bundle's figures minus these, on the same resamples. ``diversity`` of the members is
-    ``None`` for what the backend does not give. ``clean`` and ``noise``: on the corrupted examples, before and after.
+    ``differences``: the evaluated bundle's metrics minus these, on the same resamples. ``diversity`` is ``None`` if the
+    backend does not return it. ``clean`` and ``noise``: metrics on the same examples, before and after corruption.
     """
 
     name: str
@@ -75,7 +75,7 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class Difference:
-    """The evaluated bundle's figure minus a competitor's, and its outcome (``evaluation.verdict``)."""
+    """The evaluated bundle's metric minus a competitor's, and its outcome (``evaluation.verdict``)."""
 
     figure: str
     outcome: str
@@ -86,7 +86,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Comparison of the evaluated bundle with one competitor: in one sentence, and figure by figure."""
+    """Comparison of the evaluated bundle with one competitor: a sentence, and differences by metric."""
 
     against: str
     sentence: str
@@ -97,8 +97,8 @@ class Verdict:
 class EvaluationReport:
     """Results of ``evaluate``; ``models``: the evaluated bundle, then its competitors.
 
-    ``batch``: inputs in a timed batch. ``files``: written, relative to the bundle, or paths in a folder of their own.
-    ``fit``: training data that baselines were fitted on. ``latency_note``: why other models or none were timed.
+    ``batch``: inputs in a timed batch. ``files``: written files, relative to the bundle or to ``report``.
+    ``fit``: training data of the baselines. ``latency_note``: reason why other models or none were timed.
     """
 
     data: str
@@ -120,12 +120,12 @@ class EvaluationReport:
     task: TaskName = "classification"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object, ``null`` for what is not finite; a noise's figures are beside its kind."""
+        """Return the report as a JSON object, with ``null`` for numbers that are not finite."""
         return {"hydrant": __version__, **_plain(self)}
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses, containers and numbers as JSON has them."""
+    """Convert dataclasses, containers and numbers to JSON."""
     if isinstance(value, Noise):
         return {"kind": value.kind, "severity": value.severity, **_plain(value.figures), "loss_gap": value.loss_gap}
     if is_dataclass(value):

@@ -1,4 +1,4 @@
-"""An evaluation as sections of tables, notes and pictures: one form for the terminal and for the HTML page."""
+"""Sections of an evaluation report, for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .verdict import ALONE, UNJUDGED, best_apart
+from .verdict import ALONE, UNJUDGED, best_apart, headline
 
 OPEN = 20
 
@@ -40,7 +40,7 @@ DIRECTIONS = "↑ higher is better, ↓ lower is better."
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, small print, and on a page CSS classes, shade in per cent, and the address of an image."""
+    """One cell: text and small print; for a page also CSS classes, shade in per cent, and image address."""
 
     text: str
     small: str = ""
@@ -58,14 +58,14 @@ Row = Sequence[Cell]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns, in groups by their headings; ``folded`` is the summary of a table shown on demand."""
+    """Rows in titled groups; ``folded`` is the summary of a table shown on demand."""
 
     columns: Sequence[str]
     groups: Mapping[str, Sequence[Row]]
     folded: str = ""
 
     def plain(self, title: str) -> list[tuple[list[str], list[list[str]]]]:
-        """Headers and rows of each group as text."""
+        """Return headers and rows of each group as text."""
         return [
             ([" ".join(filter(None, (title, group))), *self.columns[1:]], [[str(cell) for cell in row] for row in rows])
             for group, rows in self.groups.items()
@@ -74,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A titled part of a report; ``picture`` names one of its drawings, and broad ones take the page's width."""
+    """Titled part of a report; ``picture`` names a drawing, ``broad`` sections take the page's width."""
 
     title: str
     tables: Sequence[Table] = ()
@@ -87,21 +87,19 @@ class Section:
 def evaluation_sections(
     report: EvaluationReport, evidence: Evidence | None = None, drawn: Collection[str] = ()
 ) -> list[Section]:
-    """Every section that has content, in order; those of single classes and examples need the evidence."""
-    wrong = TASKS[report.task].wrong
+    """Return every section with content; classes and examples need ``evidence``, pictures are those in ``drawn``."""
     sections = [
-        _verdict(report),
-        _models(report),
-        _facts(report, "Members", DIVERSITY, [model.diversity for model in report.models]),
+        _comparison(report),
         _quality(report),
-        _decisions(report),
-        *(Section(PICTURES[name], picture=name) for name in ("reliability", "risk-coverage")),
-        _detection(report, "Finding out-of-distribution inputs", "ood"),
-        _detection(report, f"Finding {wrong}", "errors"),
+        _selective(report),
+        _detection(report, "Detection of OOD inputs", "ood"),
+        _detection(report, f"Detection of {TASKS[report.task].wrong}", "errors"),
+        *(Section(PICTURES[name], picture=name, broad=True) for name in ("detection", "scores")),
         _baselines(report),
-        *(Section(PICTURES[name], picture=name, broad=True) for name in ("baselines", "detection", "scores")),
-        Section(PICTURES["noise"], picture="noise"),
+        _facts(report, "Members", DIVERSITY, [model.diversity for model in report.models]),
+        _decisions(report),
         _corruptions(report),
+        _models(report),
     ]
     if evidence is not None:
         names = [model.name for model in report.models]
@@ -109,67 +107,85 @@ def evaluation_sections(
         if "disagreement" in drawn:
             sections.append(_disputed(evidence))
         sections += [Section(title, [_examples(rows)], broad=True) for title, rows in chosen(evidence).items()]
-    filled = [each for each in sections if each.picture or each.tables or each.notes or each.sentences]
-    return [each for each in filled if each.picture in {"", *drawn}]
+    shown = [each if each.picture in drawn else replace(each, picture="") for each in sections]
+    return [each for each in shown if each.picture or each.tables or each.notes or each.sentences]
 
 
 PICTURES = {
-    "reliability": "Reliability",
-    "risk-coverage": "Risk and coverage",
-    "scores": "Uncertainty of right and wrong answers, and of what is out of distribution",
-    "detection": "In against out of distribution",
-    "baselines": "Scores of every model beside those of a single one",
+    "scores": "Scores of right answers, wrong answers and OOD inputs",
+    "detection": "ROC curves of OOD detection",
+    "baselines": "Baselines: post-hoc OOD scores of a single model",
     "disagreement": "Disagreement by class",
-    "noise": "Corrupted inputs",
+    "noise": "Corrupted inputs: loss gap",
 }
 
 CAPTIONS = {
-    "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
-    "risk-coverage": "How wrong the answers are when only the most confident inputs are answered. Lower is better.",
-    "scores": "Of the evaluated bundle. A good score keeps the groups apart. Heights grow with the square root of the "
-    "share, so that rare values show.",
-    "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
-    "baselines": "Above the dashed line a model's own scores, below it those of its single model; lines are 95 % "
-    "intervals. An ensemble that finds no more than a checkpoint's baselines is not worth its cost for this question.",
-    "disagreement": "Classes on whose examples the members of the evaluated bundle disagree most.",
-    "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. A loss that rises faster than "
-    "the single model's is what pruning can cost on noisy data.",
+    "reliability": "Reliability: a calibrated model lies on the dashed line. Larger points have more examples.",
+    "risk-coverage": "Risk if only the most confident inputs are answered. Lower is better.",
+    "scores": "Scores of the evaluated bundle. A good score separates the groups. Heights are square roots of shares: "
+    "rare values are visible.",
+    "detection": "At the dashed line 95 % of the OOD inputs are caught (FPR95).",
+    "baselines": "Above the dashed line: scores of each model; below it: scores of its single model. Lines are 95 % "
+    "intervals. If an ensemble detects no more than the baselines of one checkpoint, it is not worth its cost for OOD "
+    "detection.",
+    "disagreement": "Classes on which the members of the evaluated bundle disagree most.",
+    "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. If the loss rises faster than "
+    "the single model's, pruning costs robustness.",
 }
 
 
 def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[str, bytes]) -> str:
-    """The page: the verdict, tables, pictures and examples; without evidence, those of the report alone."""
+    """Render the page: verdict, tables, pictures; with ``evidence`` also classes and examples."""
     jinja2 = require("jinja2", "report", "write an evaluation as HTML")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["prose"] = lambda text: text.replace(" %", "\u00a0%")  # no line begins with a percent sign
-    ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (out of distribution)"
+    environment.filters["prose"] = lambda text: text.replace(" %", "\u00a0%")  # no line starts with %
+    ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (OOD)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
     text: str = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=report.models[0].name,
         about=f"{report.examples} examples of {report.data}{ood}{intervals} · seed {report.seed}",
         version=__version__,
         warnings=report.notes,
-        sections=evaluation_sections(report, evidence, pictures),
+        summary=_summary(report, top := next(iter(pictures), "")),
+        sections=evaluation_sections(report, evidence, pictures.keys() - {top}),
         captions=CAPTIONS,
         pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
     )
     return text
 
 
-def _verdict(report: EvaluationReport) -> Section:
-    """Better and worse, in a sentence for each competitor, and the figures behind it."""
+MAIN_METRICS = (
+    "accuracy", "span_f1", "exact_match", "micro_f1", "rmse", "correlation", "ndcg", "nll", "ece", "label_ece",
+)  # fmt: skip
+
+
+def _summary(report: EvaluationReport, picture: str) -> Section:
+    """Top of the page: the verdict, one table of the main metrics, and one picture."""
+    ours = report.models[0].name
+    sentences = [headline(ours, verdict) for verdict in report.verdict] or [ALONE]
+    columns = {name: column for name, column in TASKS[report.task].columns.items() if name in MAIN_METRICS}
+    keys = {name: name for name in sorted(columns, key=MAIN_METRICS.index)}
+    for score in ("predictive_entropy", "score_variance", "distance"):
+        columns[score] = replace(DETECTION["fpr95"], title=f"OOD FPR95 by {SCORES[score]}")
+        keys[score] = f"ood.{score}.fpr95"
+    return Section("Verdict", [Table(_named(report), {"": _figures(report, columns, keys)})], [DIRECTIONS], sentences,
+                   picture, broad=True)  # fmt: skip
+
+
+def _comparison(report: EvaluationReport) -> Section:
+    """The verdict in full: a sentence for each competitor, and the differences behind it."""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
     if not report.verdict:
-        return Section("Verdict", sentences=sentences, broad=True)
+        return Section("Comparison", sentences=sentences, broad=True)
     words = DIRECTIONS
     if report.resamples:
         words += (
-            " Better and worse are said where the 95 % interval of the difference, drawn on the same resamples for "
-            "both, excludes zero. Points are percentage points."
+            " A model is better or worse if the 95 % interval of the paired difference excludes zero. Points are "
+            "percentage points."
         )
-    groups = {f"beside {verdict.against}": _compared(report, verdict) for verdict in report.verdict}
+    groups = {f"with {verdict.against}": _compared(report, verdict) for verdict in report.verdict}
     table = Table(["", report.models[0].name, "the other", "difference"], groups)
-    return Section("Verdict", [table], [words], sentences, broad=True)
+    return Section("Comparison", [table], [words], sentences, broad=True)
 
 
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
@@ -177,18 +193,18 @@ def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
     theirs = next(model for model in report.models[1:] if model.name == verdict.against)
     rows: list[Row] = []
     for each in verdict.differences:
-        told, (score, _, figure) = DIFFERENCES[each.figure], each.figure.rpartition(".")
-        plain = replace(DETECTION[figure] if score else TASKS[report.task].columns[figure], title=told.title)
+        column, (score, _, metric) = DIFFERENCES[each.figure], each.figure.rpartition(".")
+        plain = replace(DETECTION[metric] if score else TASKS[report.task].columns[metric], title=column.title)
         values = [Cell(plain.text(model.figures[each.figure].value)) for model in (ours, theirs)]
         kind = f"words {each.outcome.split()[0]}"
-        interval = ranged(Figure(each.value, each.low, each.high), told).replace(" ", "\u00a0")  # does not break
+        interval = ranged(Figure(each.value, each.low, each.high), column).replace(" ", "\u00a0")
         judged = "" if each.outcome == UNJUDGED else f"{interval}: {each.outcome}"
-        rows.append([Cell(_titled(plain)), *values, Cell(told.text(each.value), judged, kind)])
+        rows.append([Cell(_titled(plain)), *values, Cell(column.text(each.value), judged, kind)])
     return rows
 
 
-def _titled(told: Column) -> str:
-    return told.title + ARROWS[told.better]
+def _titled(column: Column) -> str:
+    return column.title + ARROWS[column.better]
 
 
 def _named(report: EvaluationReport) -> list[str]:
@@ -196,8 +212,8 @@ def _named(report: EvaluationReport) -> list[str]:
 
 
 def _models(report: EvaluationReport) -> Section:
-    """Kind, members, backend and latency of each model."""
-    names = ["kind", "members", "temperature", "runs on"]
+    """Kind, members, temperature, backend and latency of each model."""
+    names = ["kind", "members", "temperature", "backend"]
     facts = []
     for model in report.models:
         ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
@@ -206,150 +222,165 @@ def _models(report: EvaluationReport) -> Section:
     rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     if report.batch:
         times = [(model.latency_ms, f"on {model.latency_on}") for model in report.models]
-        cells = [Cell("–") if taken is None else Cell(f"{taken:.1f}", where) for taken, where in times]
+        cells = [Cell("–") if latency is None else Cell(f"{latency:.1f}", where) for latency, where in times]
         rows.append([Cell(f"ms for a batch of {report.batch}"), *cells])
-    words = report.latency_note or ("" if report.batch else "hydrant evaluate --latency")
+    words = report.latency_note or ("" if report.batch else "measure it with hydrant evaluate --latency")
     return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
+
+
+SELECTIVE = ("aurc", "augrc", "risk_at_80", "risk_at_90", "risk_at_95")
+"""Metrics of selective prediction, in a section of their own."""
 
 
 def _quality(report: EvaluationReport) -> Section:
     task = TASKS[report.task]
-    tables = [Table(_named(report), {"": _figures(report, task.columns, {name: name for name in task.columns})})]
+    keys = {name: name for name in task.columns if name not in SELECTIVE}
+    tables = [Table(_named(report), {"": _figures(report, task.columns, keys)})]
     words = DIRECTIONS
     if report.resamples and len(report.models) > 1:
-        words += " Bold, or *: the best, where its interval overlaps with no other."
+        words += " Bold or *: the best value, if its interval overlaps with no other."
     if report.resamples:
         words += (
-            " Ranges: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
-            "every bin."
+            " Ranges are 95 % intervals; a calibration error may lie below its interval, because resampling adds noise "
+            "to every bin."
         )
-    return Section(task.heading, tables + _labels(report.models[0]), list(filter(None, (task.hint, words))))
+    notes = list(filter(None, (task.hint, words)))
+    return Section(task.heading, tables + _labels(report.models[0]), notes, picture="reliability")
+
+
+def _selective(report: EvaluationReport) -> Section:
+    columns = TASKS[report.task].columns
+    rows = _figures(report, columns, {name: name for name in SELECTIVE if name in columns})
+    tables = [Table(_named(report), {"": rows})] if rows else []
+    return Section("Selective prediction", tables, picture="risk-coverage")
 
 
 def _labels(model: ModelReport) -> list[Table]:
-    """The evaluated bundle's labels, those of the lowest average precision first, and all but some folded away."""
-    known = "average_precision"
+    """The evaluated bundle's labels by average precision, lowest first; all but the first are folded."""
+    key = "average_precision"
     rows = []
-    for label in sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known]):
-        figures = [label[name] for name in ("threshold", "f1", known, "ece")]
-        shown = ["–" if figure is None else f"{figure:.3f}" for figure in figures]
+    for label in sorted(model.labels, key=lambda label: math.inf if label[key] is None else label[key]):
+        metrics = [label[name] for name in ("threshold", "f1", key, "ece")]
+        shown = ["–" if metric is None else f"{metric:.3f}" for metric in metrics]
         rows.append([Cell(text) for text in (short(label["label"], 60), str(label["examples"]), *shown)])
     return _folding(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows, "labels")
 
 
-def _folding(columns: Sequence[str], rows: Sequence[Row], what: str) -> list[Table]:
-    """The first rows as a table, and those beyond :data:`OPEN` as another one that is folded away."""
+def _folding(columns: Sequence[str], rows: Sequence[Row], noun: str) -> list[Table]:
+    """Return the first rows as a table, and those beyond :data:`OPEN` as a folded one."""
     tables = [Table(columns, {"": rows[:OPEN]})] if rows else []
     if len(rows) > OPEN:
-        tables.append(Table(columns, {"": rows[OPEN:]}, f"The other {len(rows) - OPEN} {what}"))
+        tables.append(Table(columns, {"": rows[OPEN:]}, f"The other {len(rows) - OPEN} {noun}"))
     return tables
 
 
 def _detection(report: EvaluationReport, title: str, prefix: str) -> Section:
-    """For each score a group, with a row for each figure."""
-    found = {
+    """Groups by score, with a row for each metric."""
+    by_score = {
         f"by {words}": _figures(report, DETECTION, {name: f"{prefix}.{score}.{name}" for name in DETECTION})
         for score, words in SCORES.items()
     }
-    groups = {words: rows for words, rows in found.items() if rows}
-    given = [f"{prefix}.energy.auroc" in model.figures for model in report.models]
-    missing = report.task == "classification" and not all(given)
-    remarks = ["A graph of hydrant 0.1 gives no energy; export it again."] if groups and missing else []
+    groups = {words: rows for words, rows in by_score.items() if rows}
+    has_energy = [f"{prefix}.energy.auroc" in model.figures for model in report.models]
+    missing = report.task == "classification" and not all(has_energy)
+    remarks = ["Graphs of hydrant 0.1 have no energy; export them again."] if groups and missing else []
     return Section(title, [Table(_named(report), groups)] if groups else [], remarks)
 
 
-def _figures(report: EvaluationReport, told: Mapping[str, Column], keys: Mapping[str, str]) -> list[Row]:
-    """A row for each figure that any model has, a column for each model."""
+def _figures(report: EvaluationReport, columns: Mapping[str, Column], keys: Mapping[str, str]) -> list[Row]:
+    """Return a row for each metric that any model has, with a cell for each model."""
     return [
-        [Cell(_titled(told[name])), *_cells([model.figures.get(key) for model in report.models], told[name])]
+        [Cell(_titled(columns[name])), *_cells([model.figures.get(key) for model in report.models], columns[name])]
         for name, key in keys.items()
         if any(key in model.figures for model in report.models)
     ]
 
 
-def _cells(figures: Sequence[Figure | None], told: Column) -> list[Cell]:
-    """Figures with their intervals; bold only what its interval sets apart."""
-    best = best_apart(figures, told)
+def _cells(figures: Sequence[Figure | None], column: Column) -> list[Cell]:
+    """Format metrics with their intervals; only a clearly best one is bold."""
+    best = best_apart(figures, column)
     cells = []
     for place, figure in enumerate(figures):
-        small = ranged(figure, told) if figure is not None and math.isfinite(figure.low) else ""
-        cells.append(Cell(told.text(None if figure is None else figure.value), small, "best" if place == best else ""))
+        small = ranged(figure, column) if figure is not None and math.isfinite(figure.low) else ""
+        cells.append(
+            Cell(column.text(None if figure is None else figure.value), small, "best" if place == best else "")
+        )
     return cells
 
 
 def _baselines(report: EvaluationReport) -> Section:
-    """For each figure a group of rows, one for each post-hoc score of the single models."""
-    title = "Baselines: what a single model finds out of distribution"
-    known = [model.baselines for model in report.models]
+    """Groups by metric, with a row for each post-hoc score of the single models."""
+    title = PICTURES["baselines"]
+    baselines = [model.baselines for model in report.models]
     groups: dict[str, list[Row]] = {}
-    for name, told in BASELINE_FIGURES.items():
+    for name, column in BASELINE_FIGURES.items():
         for score, words in BASELINES.items():
-            figures = [None if each is None else each.figures.get(f"{score}.{name}") for each in known]
+            figures = [None if each is None else each.figures.get(f"{score}.{name}") for each in baselines]
             if any(figures):
-                groups.setdefault(_titled(told), []).append([Cell(words), *_cells(figures, told)])
+                groups.setdefault(_titled(column), []).append([Cell(words), *_cells(figures, column)])
     if not groups:
         return Section(title)
     remarks = [f"{line}." for line in baseline_remarks(report)]
-    return Section(title, [Table(_named(report), groups)], remarks, broad=True)
+    return Section(title, [Table(_named(report), groups)], remarks, picture="baselines", broad=True)
 
 
 def _facts(
-    report: EvaluationReport, title: str, told: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]
+    report: EvaluationReport, title: str, columns: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]
 ) -> Section:
     rows = [
-        [Cell(each.title), *(Cell(each.text(known.get(name))) for known in facts)]
-        for name, each in told.items()
-        if any(known.get(name) is not None for known in facts)
+        [Cell(column.title), *(Cell(column.text(values.get(name))) for values in facts)]
+        for name, column in columns.items()
+        if any(values.get(name) is not None for values in facts)
     ]
     return Section(title, [Table(_named(report), {"": rows})] if rows else [])
 
 
 def _decisions(report: EvaluationReport) -> Section:
     unit = TASKS[report.task].unit
-    title = f"Calibrated decisions about {unit}" if unit else "Calibrated decisions"
+    title = f"Decisions on {unit}" if unit else "Decisions"
     if not any(model.decisions for model in report.models):
-        return Section(title, notes=["No model has thresholds: fit them with `hydrant calibrate`."])
+        return Section(title, notes=["No model has thresholds; fit them with `hydrant calibrate`."])
     return _facts(report, title, DECISIONS, [model.decisions for model in report.models])
 
 
 def _corruptions(report: EvaluationReport) -> Section:
     if not report.corrupted:
-        return Section("Loss gap")
+        return Section(PICTURES["noise"])
     task = TASKS[report.task]
-    told = task.columns[task.loss]
-    clean = [Cell(told.text(model.clean[task.loss])) for model in report.models]
-    groups = {"": [[Cell(f"clean: {told.title}"), *clean]]}
+    loss = task.columns[task.loss]
+    clean = [Cell(loss.text(model.clean[task.loss])) for model in report.models]
+    groups = {"": [[Cell(f"clean: {loss.title}"), *clean]]}
     for place, noise in enumerate(report.models[0].noise):
         gaps = [Cell(f"{model.noise[place].loss_gap:+z.3f}".replace("-", "−")) for model in report.models]
         groups.setdefault(noise.kind, []).append([Cell(f"severity {noise.severity}"), *gaps])
-    words = f"{told.title} on {report.corrupted} corrupted examples minus that on the same examples clean."
-    return Section("Loss gap", [Table(_named(report), groups)], [words])
+    words = f"{loss.title} on {report.corrupted} corrupted examples minus {loss.title} on the clean ones."
+    return Section(PICTURES["noise"], [Table(_named(report), groups)], [words], picture="noise")
 
 
 def _confusions(evidence: Evidence, names: Sequence[str]) -> Section:
-    """All pairs of a few classes, or the largest confusions of many."""
+    """All pairs of a few classes, or the largest confusions of many classes."""
     if len(evidence.labels) <= FEW:
         rows = []
         for label, counts in zip(evidence.labels, confusion_matrix(evidence), strict=True):
-            shades = 100 * np.sqrt(counts / max(1, counts.sum()))  # square roots, so that few examples show
+            shades = 100 * np.sqrt(counts / max(1, counts.sum()))  # square roots show rare ones
             shaded = zip(counts, shades, strict=True)
             rows.append([Cell(label), *(Cell(str(n) if n else "·", "", "shaded", float(s)) for n, s in shaded)])
-        words = f"Examples by true class (rows) and the class that {names[0]} predicts (columns); shaded by share."
+        words = f"Examples by true class (rows) and class predicted by {names[0]} (columns), shaded by share."
         return Section("Confusions", [Table(["true \\ predicted", *evidence.labels], {"": rows})], [words], broad=True)
-    found = largest_confusions(evidence)
-    if not found:
-        return Section("Confusions", notes=[f"{names[0]} takes no class for another."], broad=True)
+    confusions = largest_confusions(evidence)
+    if not confusions:
+        return Section("Confusions", notes=[f"{names[0]} makes no errors."], broad=True)
     rows = []
-    for each in found:
+    for each in confusions:
         cells = [Cell(f"{count} ({100 * count / each.examples:.0f} %)") for count in each.counts]
-        rows.append([Cell(each.label), Cell(each.said, kind="words"), Cell(str(each.examples)), *cells])
-    words = f"The most frequent of {names[0]} first; under each model, how many of the class's examples it confuses so."
-    table = Table(["true class", "taken for", "examples", *names], {"": rows})
+        rows.append([Cell(each.label), Cell(each.predicted, kind="words"), Cell(str(each.examples)), *cells])
+    words = f"Sorted by the errors of {names[0]}. Each model's column counts its errors of this kind."
+    table = Table(["true class", "predicted class", "examples", *names], {"": rows})
     return Section("Confusions", [table], [words], broad=True)
 
 
 def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
-    """A row for each class, the least recognised first; with many, all but some are folded away."""
+    """Classes by accuracy, lowest first; all but the first are folded."""
     rows = [
         [Cell(each.name), Cell(str(each.examples)), *(Cell(f"{100 * share:.1f} %") for share in each.accuracy)]
         for each in class_facts(evidence)
@@ -358,7 +389,7 @@ def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
 
 
 def _disputed(evidence: Evidence) -> Section:
-    """The classes on which members disagree most."""
+    """Classes on which the members disagree most."""
     rows = []
     for each in most_disputed(evidence):
         shares = f"{100 * each.disagreement:.1f} %", f"{each.mutual_information:.4f}", f"{100 * each.accuracy[0]:.1f} %"
@@ -372,7 +403,7 @@ def _examples(examples: Sequence[Example]) -> Table:
         [
             Cell(short(each.text, 160), kind="words", image=each.image),
             Cell(each.label or "–", kind="words"),
-            Cell(each.said, kind="words wrong" if each.label not in (None, each.said) else "words"),
+            Cell(each.predicted, kind="words wrong" if each.label not in (None, each.predicted) else "words"),
             Cell(f"{100 * each.confidence:.1f} %"),
             Cell(f"{each.predictive_entropy:.3f}"),
             Cell(f"{each.mutual_information:.4f}"),

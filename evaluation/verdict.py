@@ -13,79 +13,91 @@ BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "no
 
 SCALED = ("nll", "ece", "label_ece")
 
-ALONE = (
-    "Compared with no other model; --compare MODEL, the single model for one, shows what the bundle gains and loses."
-)
+ALONE = "No model to compare with; --compare MODEL, such as the single model, shows gains and losses."
 
 
 def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
-    """On the first model beside each of the others, by the paired differences of :data:`metric_names.DIFFERENCES`."""
+    """Compare the first model with each other one, by the paired differences of ``DIFFERENCES``."""
     return [_verdict(models[0], model) for model in models[1:]]
 
 
-def outcome(difference: Figure, told: Column) -> str:
-    """The name of a difference from a competitor; its value and its whole interval must agree."""
+def headline(ours: str, verdict: Verdict) -> str:
+    """Return the verdict in one short sentence, without numbers."""
+    outcomes = {each.figure: each.outcome for each in verdict.differences}
+    titles = {name: [DIFFERENCES[key].title for key in outcomes if outcomes[key] == name] for name in (BETTER, WORSE)}
+    parts = [f"{name} in {_and(titles[name])}" for name in (BETTER, WORSE) if titles[name]]
+    if parts:
+        return f"{ours} is {' and '.join(parts)} than {verdict.against}."
+    if UNJUDGED in outcomes.values():
+        return f"{ours} and {verdict.against} were compared without intervals."
+    return f"No difference between {ours} and {verdict.against} is shown."
+
+
+def outcome(difference: Figure, column: Column) -> str:
+    """Name a difference from a competitor; value and interval must agree."""
     if not math.isfinite(difference.low):
         return UNJUDGED
     ends = (difference.value, difference.low, difference.high)
     if all(end > 0 for end in ends):
-        return BETTER if told.better == "high" else WORSE
+        return BETTER if column.better == "high" else WORSE
     if all(end < 0 for end in ends):
-        return WORSE if told.better == "high" else BETTER
+        return WORSE if column.better == "high" else BETTER
     return UNSHOWN
 
 
-def best_apart(figures: Sequence[Figure | None], told: Column) -> int | None:
-    """The place of the best figure, if its interval overlaps with no other figure's."""
-    known = [(place, figure) for place, figure in enumerate(figures) if figure and math.isfinite(figure.value)]
-    if len(known) < 2:
+def best_apart(figures: Sequence[Figure | None], column: Column) -> int | None:
+    """Return the index of the best metric, if its interval overlaps with no other."""
+    finite = [(place, figure) for place, figure in enumerate(figures) if figure and math.isfinite(figure.value)]
+    if len(finite) < 2:
         return None
-    high = told.better == "high"
-    known.sort(key=lambda item: item[1].value, reverse=high)
-    (place, best), *others = known
+    high = column.better == "high"
+    finite.sort(key=lambda item: item[1].value, reverse=high)
+    (place, best), *others = finite
     return place if all(best.low > other.high if high else best.high < other.low for _, other in others) else None
 
 
 def _verdict(ours: ModelReport, model: ModelReport) -> Verdict:
-    found = tuple(
-        Difference(name, outcome(figure, told), figure.value, figure.low, figure.high)
-        for name, told in DIFFERENCES.items()
+    differences = tuple(
+        Difference(name, outcome(figure, column), figure.value, figure.low, figure.high)
+        for name, column in DIFFERENCES.items()
         if (figure := model.differences.get(name)) is not None and math.isfinite(figure.value)
     )
-    sentence = _sentence(ours.name, model.name, found)
-    scaled = [each for each in found if each.figure in SCALED and each.outcome == BETTER]
+    sentence = _sentence(ours.name, model.name, differences)
+    scaled = [each for each in differences if each.figure in SCALED and each.outcome == BETTER]
     if scaled and ours.scaled and not model.scaled:
         names = _and(DIFFERENCES[each.figure].title for each in scaled)
         sentence += f" {model.name} has no temperature, which alone may bring as much in {names}."
-    return Verdict(model.name, sentence, found)
+    return Verdict(model.name, sentence, differences)
 
 
-def _sentence(ours: str, other: str, found: Sequence[Difference]) -> str:
-    groups = {name: [each for each in found if each.outcome == name] for name in (BETTER, WORSE, UNSHOWN, UNJUDGED)}
-    told = [f"{name} in {_and(map(_gap, groups[name]))}" for name in (BETTER, WORSE) if groups[name]]
-    sentences = [f"Compared with {other}, {ours} is {', and '.join(told)}."] if told else []
+def _sentence(ours: str, other: str, differences: Sequence[Difference]) -> str:
+    groups = {
+        name: [each for each in differences if each.outcome == name] for name in (BETTER, WORSE, UNSHOWN, UNJUDGED)
+    }
+    parts = [f"{name} in {_and(map(_gap, groups[name]))}" for name in (BETTER, WORSE) if groups[name]]
+    sentences = [f"Compared with {other}, {ours} is {', and '.join(parts)}."] if parts else []
     if groups[UNSHOWN]:
-        pair = "" if told else f" between {ours} and {other}"
+        pair = "" if parts else f" between {ours} and {other}"
         names = _and(DIFFERENCES[each.figure].title for each in groups[UNSHOWN])
         shared = all(each.low <= 0 <= each.high for each in groups[UNSHOWN])
         why = "interval includes zero" if len(groups[UNSHOWN]) == 1 else "intervals include zero"
         sentences.append(f"No difference{pair} is shown in {names}{f': the 95 % {why}' if shared else ''}.")
     if groups[UNJUDGED]:
         named = ((DIFFERENCES[each.figure], each.value) for each in groups[UNJUDGED])
-        gaps = _and(f"{told.title} {told.text(value)}" for told, value in named)
+        gaps = _and(f"{column.title} {column.text(value)}" for column, value in named)
         sentences.append(f"{ours} minus {other}: {gaps}; without an interval this may be chance.")
-    return " ".join(sentences) or f"No figure tells {ours} and {other} apart."
+    return " ".join(sentences) or f"No metric is available for both {ours} and {other}."
 
 
 def _gap(difference: Difference) -> str:
-    """By how much, as a size without a sign."""
-    told = DIFFERENCES[difference.figure]
+    """Return the absolute difference with its interval."""
+    column = DIFFERENCES[difference.figure]
     low, high = sorted((abs(difference.low), abs(difference.high)))
-    sizes = [told.number(size).lstrip("+") for size in (abs(difference.value), low, high)]
-    return f"{told.title} by {sizes[0]}{told.unit} (95 % interval {sizes[1]} to {sizes[2]})"
+    sizes = [column.number(size).lstrip("+") for size in (abs(difference.value), low, high)]
+    return f"{column.title} by {sizes[0]}{column.unit} (95 % interval {sizes[1]} to {sizes[2]})"
 
 
 def _and(items: Iterable[str]) -> str:
-    """One sentence's list: "a", "a and b", "a, b and c"."""
+    """Join words: "a", "a and b", "a, b and c"."""
     *first, last = items
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,4 +1,4 @@
-"""Verifying a bundle: every backend that can run here against the PyTorch reference."""
+"""``hydrant.verify``: compare every available backend with the PyTorch reference."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .bisect import Bisection, find_divergence
 
 EXAMPLES = 256
 
-REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
+REAL = "INT8 is verified on inputs like its calibration data; add data=… or --data FILE"
 
 
 @dataclass(frozen=True)
 class BackendReport:
-    """One backend against the reference: differences by output, agreement, and each gate with its limit."""
+    """One backend compared with the reference: differences by output, agreement, and gates."""
 
     backend: str
     precision: str
@@ -47,9 +47,9 @@ class BackendReport:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of ``verify``: SHA-256 of the ``files``, the ``backends``, and those ``skipped`` with the reason.
+    """Results of ``verify``: SHA-256 of the ``files``, ``backends``, and ``skipped`` ones with reasons.
 
-    ``preprocessing``: the number of ``inputs`` that ``fuse`` compared, and those prepared differently here.
+    ``preprocessing``: number of ``inputs`` that ``fuse`` compared, and the ``different`` ones here.
     """
 
     reference: str
@@ -61,11 +61,11 @@ class VerifyReport:
 
     @property
     def passed(self) -> bool:
-        """True if every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
+        """True if every gate holds, and preprocessing is as when the bundle was created."""
         return all(report.passed for report in self.backends) and not (self.preprocessing or {}).get("different")
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return {
             "hydrant": __version__,
             "passed": self.passed,
@@ -88,26 +88,25 @@ def verify(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Compare backends with a reference on the same inputs, and judge the differences.
+    """Compare backends with a reference on the same inputs, and check the gates.
 
-    Polygraphy's Comparator drives the runs. The preprocessing is repeated on the inputs that ``fuse`` compared with the
-    original checkpoint. The report is also written to ``reports/verify.json``
-    in the bundle.
+    Polygraphy's Comparator runs the backends. The preprocessing is repeated on the inputs that ``fuse`` compared with
+    the original checkpoint. The report is also written to ``reports/verify.json`` in the bundle.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend to test, where auto is every one that can run here.
-        precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
-            choice where a backend is named.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend to test; auto tests every backend that works here.
+        precision: precision to test (default: all in the bundle; for a named backend, its choice).
         against: reference backend.
-        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL; without
-            them synthetic ones, on which INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        data: inputs to compare on, as tables, images, hf:NAME or URLs (default: synthetic inputs). Files are .csv,
+            .tsv, .jsonl, .parquet or .npz. Synthetic inputs cannot verify INT8. In Python also what
+            ``data.examples.read_examples`` takes.
         reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
-        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
-            verified all the same, and a warning logged.
+        report: folder for the report (default: the bundle). By default, if the bundle cannot be written, it is verified
+            all the same and a warning is logged.
         seed: of the draw, or of the synthetic inputs.
-        progress: wraps the list of backends under test.
+        progress: wraps the list of tested backends.
 
     Raises:
         BackendError: unknown backend, or nothing to compare with the reference.
@@ -127,7 +126,7 @@ def verify(
     architecture = bundle.any_architecture()
     task = TASKS[architecture.task]
     if bisect:
-        bundle.architecture()  # layers are known of a declared family alone
+        bundle.architecture()  # fails for traced models, whose layers are unknown
     check_all_graphs(bundle)
     examples, processor = reading.limit(EXAMPLES), bundle.processor()
     preprocessing = repeat_preprocessing(bundle, processor)
@@ -138,14 +137,14 @@ def verify(
         longest = min((each.longest for each in tested if each.longest is not None), default=None)
         if longest is not None:
             batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
-            described += f", at most {longest} tokens, which is what the engine takes"
+            described += f", truncated to the engine's {longest} tokens"
         reports = []
         for candidate in progress(tested, len(tested), "verifying backends"):
             tolerances = TOLERANCES[candidate.precision]
-            both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
+            both = set(reference.outputs) & set(candidate.outputs)  # graphs of hydrant 0.1 have no energy
             names = [name for name in (*task.outputs, DISTANCE) if name in both]
-            expected, found, differences = compare(reference, candidate, architecture, batches, names)
-            figures, judged = task.compare(expected, found, tolerances)
+            expected, actual, differences = compare(reference, candidate, architecture, batches, names)
+            figures, judged = task.compare(expected, actual, tolerances)
             each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)
             if bisect and not each.passed:
                 each = replace(each, bisection=find_divergence(bundle, candidate.name, candidate.precision, batches))
@@ -158,24 +157,24 @@ def verify(
 def _candidates(
     bundle: Bundle, backend: str, against: str, precision: str | None, stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], list[tuple[str, str]]]:
-    """Backends to test, which the stack closes, and those that cannot run here with the reason."""
+    """Open the backends to test on the stack; also return those that cannot run, with reasons."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
         only = stack.enter_context(open_backend(bundle, backend, precision=precision)[0])
         if only.precision == "int8" and not real:
-            raise InputError(f"INT8 is judged on {REAL}")
+            raise InputError(REAL)
         return [only], []
-    stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
-    asked = [precision] if precision else stored
-    unjudged = [f"INT8 is judged on {REAL}"] if "int8" in asked and not real else []
+    stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # fp32 has the error message
+    precisions = [precision] if precision else stored
+    unverified = [REAL] if "int8" in precisions and not real else []
     opened: dict[tuple[str, str], Backend] = {}
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
         count, failures = len(opened), list(filter(None, [needs_gpu(name)]))
-        for kind in [] if failures else asked:
+        for kind in [] if failures else precisions:
             if kind == "int8" and not real:
                 continue
             try:
@@ -183,7 +182,7 @@ def _candidates(
                 opened.setdefault((name, candidate.precision), candidate)
             except (BackendError, MissingExtraError) as error:
                 failures.append(str(error))
-        why = failures if failures and len(opened) == count else unjudged
+        why = failures if failures and len(opened) == count else unverified
         skipped += [(name, why[0])] if why else []
     if not opened:
         raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")

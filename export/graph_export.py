@@ -53,16 +53,16 @@ def export(
     when exported again.
 
     Args:
-        bundle: bundle folder, written by `hydrant fuse`. In Python also an open ``Bundle``.
+        bundle: bundle folder. In Python also an open ``Bundle``.
         precision: precision of weights and activations.
         form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
-        data: inputs to measure activations for fp16 (default synthetic) and to calibrate and check int8
-            (required): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
-            Python also any input of ``data.examples.read_examples``.
-        reading: columns of these inputs, and their number (default 256).
+        data: calibration inputs for int8 (required) and fp16 (default: synthetic inputs). They calibrate and check
+            int8; for fp16 activations are measured on them. Files are .csv, .tsv, .jsonl, .parquet or .npz; also an
+            image folder, hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of these inputs.
         seed: random seed for sampling, synthetic inputs and tokenizer test texts.
-        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, for texts in the C++ runner. Fails if its ids
-            (for token classification also its words) differ from the tokenizer's on a fuzzed text.
+        tokenizer: also write tokenizer.onnx, so that the C++ runner can read texts. Fails if its ids, or for token
+            classification its words, differ from the tokenizer's on any text of a fuzzed corpus.
         progress: display.
 
     Raises:

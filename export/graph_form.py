@@ -24,14 +24,14 @@ class GraphForm:
     """The form of an ONNX graph; every form computes the same.
 
     Attributes:
-        lowering: layout of the members: one product for each (unrolled, for CPUs), batched products
-            (grouped, for GPUs), or auto (unrolled for fp32 and int8, grouped for fp16 and
-            bf16).
-        attention: operators of attention: MatMul-Softmax-MatMul (primitive), Attention of opset 23 (onnx),
-            or auto, chosen by precision.
-        member_outputs: also return each member's probabilities, ``member_probabilities`` [batch, members, classes], or
-            scores, ``member_scores`` [batch, members].
-        without: name of an exact rewrite to skip; may be repeated.
+        lowering: layout of the members: unrolled (for CPUs), grouped (for GPUs) or auto. ``unrolled`` has one product
+            for each member, ``grouped`` batched products; ``auto`` takes unrolled for fp32 and int8, grouped for fp16
+            and bf16.
+        attention: operators of attention: MatMul-Softmax-MatMul (primitive), the Attention operator of opset 23 (onnx),
+            or what suits the precision (auto).
+        member_outputs: also output each member's probabilities or scores. ``member_probabilities`` has the shape
+            [batch, members, classes], ``member_scores`` [batch, members].
+        without: graph rewrite to skip, by the name that export reports; may be repeated.
     """
 
     lowering: Lowering = "auto"

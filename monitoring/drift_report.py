@@ -74,13 +74,13 @@ def drift(
     window. Statistics and their sources are in ``monitoring.drift_statistics``.
 
     Args:
-        bundle: calibrated bundle: a folder. In Python also an open ``Bundle``.
-        log: predictions in the order of the traffic: JSON lines as `hydrant predict --output` writes them. In Python
-            also the rows themselves.
-        alpha: probability of any alarm while the traffic is like the calibration examples.
-        psi: population stability index from which on a score or the labels have changed, where chance does not explain
-            it.
-        window: inputs whose histograms are compared at a time.
+        bundle: calibrated bundle folder. In Python also an open ``Bundle``.
+        log: predictions in the order of the traffic: JSON lines of `hydrant predict --output`. In Python also the rows
+            themselves.
+        alpha: probability of a false alarm while the traffic is unchanged.
+        psi: smallest population stability index (PSI) that counts as drift. A score or the labels alarm if chance does
+            not explain the change.
+        window: number of inputs in each compared histogram.
         progress: display.
 
     Raises:

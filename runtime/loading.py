@@ -37,12 +37,12 @@ def load(
     """Open a bundle for prediction.
 
     Args:
-        bundle: folder of a bundle. In Python also an open ``Bundle``.
-        backend: backend that runs the bundle; ``"auto"`` is the first that works. One of ``"tensorrt"``,
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle; auto takes the first that works. It is one of ``"tensorrt"``,
             ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
             and ``"torch"``.
         threads: CPU threads per run (default: the backend's own).
-        precision: precision of the graph (default: the backend's first choice).
+        precision: precision of the graph (default: the backend's choice).
         trust: PEM file with the public key, or issuer certificates, that must have signed the bundle. Without it
             the signature is not checked.
 

@@ -40,9 +40,9 @@ class Replicas:
     """The replicas of Ray Serve.
 
     Attributes:
-        replicas: replica count, or MIN:MAX (as ``1:8``) to autoscale.
+        replicas: number of replicas, or MIN:MAX to autoscale.
         replica_cpus: CPUs and threads per replica; default 1, or less if the cluster has fewer CPUs than replicas.
-        replica_gpus: GPUs per replica; may be a fraction.
+        replica_gpus: GPUs that each replica takes, which may be a part of one.
 
     Raises:
         InputError: an invalid number.

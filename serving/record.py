@@ -46,7 +46,7 @@ class Recording:
     """The record of abstained and flagged inputs.
 
     Attributes:
-        file: file for abstained and flagged inputs: JSON lines, readable by its owner only.
+        file: record abstained and flagged inputs in this file, as JSON lines. Only its owner may read it.
         rate: share of these inputs to record, drawn at random.
         most_bytes: size limit of the record; older rows move to FILE.1, then are deleted.
         redact: module:function that maps each row to the row to write, or None to skip it. In Python also the function

@@ -20,23 +20,23 @@ class ServeSettings:
     """Settings of a service: addresses, limits, and the backend of its bundles.
 
     Attributes:
-        host: address to listen on; use others only behind a firewall or proxy.
-        port: HTTP port; 0 for any free port.
-        grpc_port: gRPC port; 0 for any free port; by default no gRPC.
-        batch_size: most inputs in one batch; waiting inputs run together, without a batching delay.
-        queue: most waiting inputs per model; beyond it requests are rejected (503) with Retry-After.
-        timeout: most seconds per request, from its first byte to its answer.
-        max_bytes: largest request body, in bytes.
+        host: address to listen on; 0.0.0.0 accepts other machines. Use that only behind a firewall or proxy.
+        port: HTTP port; 0 lets the system choose.
+        grpc_port: gRPC port; 0 lets the system choose (default: no gRPC).
+        batch_size: largest batch; waiting requests run together. No request waits for others to arrive.
+        queue: inputs that may wait for a model; beyond it requests get status 503.
+        timeout: seconds allowed for a request, from its first byte to its answer.
+        max_bytes: largest request body in bytes.
         requests: most concurrent requests.
         workers: processes that share the port, each with its own copy of the model.
         token: secret that clients send as ``Authorization: Bearer …``; by default no authentication.
-        tls_cert: PEM file of the certificate (with its chain); the service then accepts HTTPS only.
+        tls_cert: PEM file of the certificate with its chain; enables HTTPS and disables HTTP.
         tls_key: PEM file of the certificate's private key.
         origins: further origin of requests, for proxies and browser pages, as in https://models.example.com.
-        backend: backend that runs the bundles; auto is the first available one.
-        precision: precision of the graphs; by default the backend's first choice.
+        backend: backend that runs the bundles; auto takes the first that works.
+        precision: precision of the graphs (default: the backend's choice).
         threads: threads per batch; by default the backend's choice.
-        trust: PEM file with the public key, or issuers' certificates, that must have signed every bundle.
+        trust: PEM file with the public key or issuer certificates that must have signed every bundle.
         watching: options of drift detection.
         recording: record of abstained and flagged inputs; by default none.
 

@@ -37,7 +37,8 @@ def serve(
     """Serve bundles until SIGTERM or SIGINT; then answer the requests in progress, and return.
 
     Args:
-        folder: bundle, or folder of bundles as NAME/ or NAME/VERSION/; the newest version answers.
+        folder: bundle folder, or a folder of bundles named NAME/ or NAME/VERSION/. Of several versions the newest
+            answers.
         settings: options of the service.
         announce: called once every model is warm.
 

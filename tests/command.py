@@ -1,7 +1,7 @@
-"""``hydrant …``, or a Python program, in a process of its own, forked from one that has imported the heavy libraries.
+"""Run ``hydrant`` or a Python program in a process forked from one that has imported the heavy libraries.
 
-Importing them takes seconds, and the tests run hundreds of commands. The process that forks runs nothing itself, so
-that every command finds what it would find behind a fresh start; sessions have one thread, as in the tests themselves.
+The tests run hundreds of commands, and the imports take seconds. The forking process runs nothing itself, so every
+command behaves as after a fresh start. Sessions have one thread, as in the tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTEXT.set_forkserver_preload(
             for name in ("main", "plan", "fuse", "tune", "export", "evaluate", "predict", "inspect")
         ),
         "hydrant.fusion",
-        # what the commands import when they need it; a fresh start is given to the tests of that (support.run_cli)
+        # imports of the commands; support.run_cli can start afresh to test them
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
         "onnx",
@@ -50,7 +50,7 @@ def run(
     timeout: float,
     program: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command in a folder, or ``program``, source code, in the place of ``hydrant``."""
+    """Run one command in a folder, or the source code ``program`` instead of ``hydrant``."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_text(given)
@@ -72,9 +72,9 @@ def start(
     streams: Sequence[Path],
     program: str | None = None,
 ) -> ForkServerProcess:
-    """Begin a command without waiting for it; ``streams`` are the files of its input, output and errors."""
-    given = (list(arguments), dict(environment), str(cwd), list(streams), program)
-    process = CONTEXT.Process(target=_command, args=given)
+    """Start a command without waiting; ``streams`` are the files of its input, output and errors."""
+    values = (list(arguments), dict(environment), str(cwd), list(streams), program)
+    process = CONTEXT.Process(target=_command, args=values)
     process.start()
     return process
 
@@ -82,14 +82,14 @@ def start(
 def _command(
     arguments: list[str], environment: dict[str, str], cwd: str, streams: list[Path], program: str | None
 ) -> None:
-    """In the forked process: take its place in the world, then be the command line or the program."""
+    """In the forked process: set streams, environment and folder, then run the command or the program."""
     for descriptor, (path, flags) in enumerate(
         zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
     ):
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
-    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115 - as long as the process lives
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115 - open until the process ends
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="utf-8")  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", 0, closefd=False), encoding="utf-8", write_through=True)  # noqa: SIM115
     os.environ.clear()

@@ -13,20 +13,19 @@ import time
 from pathlib import Path
 
 import command
-import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import CONTROLS, told
+from hydrant.cli.terminal import CONTROLS, logged
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
 
 
 @pytest.fixture(scope="module")
-def made(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with plan.json and bundle out/, made by the command line."""
+def folder(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plan.json and bundle out/, created by the command line."""
     folder = tmp_path_factory.mktemp("cli")
     plan = run_cli("plan", bert_checkpoint, "--data", text_csv, "--keep", "3", "-o", folder / "plan.json")
     assert plan.returncode == 0, plan.stderr
@@ -41,7 +40,7 @@ def made(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPat
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that every refusal is."""
+    """Return the one line of an error."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     lines = done.stderr.strip().splitlines()
@@ -51,12 +50,12 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_verify_and_inspect(made: Path) -> None:
-    verify = run_cli("verify", made / "out", "--read", "examples=20")
+def test_verify_and_inspect(folder: Path) -> None:
+    verify = run_cli("verify", folder / "out", "--read", "examples=20")
     assert verify.returncode == 0, verify.stderr
     assert "verified: every gate holds" in verify.stdout
     assert "max |Δ mutual information|" in verify.stdout
-    inspect = run_cli("inspect", made / "out")
+    inspect = run_cli("inspect", folder / "out")
     assert inspect.returncode == 0
     for words in (
         "3 layers of 4 heads",
@@ -66,30 +65,30 @@ def test_verify_and_inspect(made: Path) -> None:
         "fused.safetensors",
     ):
         assert words in inspect.stdout
-    facts = json.loads(run_cli("inspect", made / "out", "--json").stdout)
+    facts = json.loads(run_cli("inspect", folder / "out", "--json").stdout)
     assert facts["members"] == 3
     assert facts["labels"] == list("abcde")
     assert {entry["state"] for entry in facts["files"].values()} == {"ok"}
 
 
-def test_predict_table_json_and_file(made: Path, text_csv: Path, tmp_path: Path) -> None:
-    table = run_cli("predict", made / "out", "hello world", "transfer money")
+def test_predict_table_json_and_file(folder: Path, text_csv: Path, tmp_path: Path) -> None:
+    table = run_cli("predict", folder / "out", "hello world", "transfer money")
     assert table.returncode == 0, table.stderr
     assert table.stderr == ""
     header, _, first, second = table.stdout.splitlines()
     assert header.split()[:3] == ["input", "label", "confidence"]
     assert first.startswith("hello world")
     assert second.startswith("transfer money")
-    found = json.loads(run_cli("predict", made / "out", "hello world", "--json").stdout)
-    assert found["backend"] == "onnxruntime"
-    row = found["predictions"][0]
+    output = json.loads(run_cli("predict", folder / "out", "hello world", "--json").stdout)
+    assert output["backend"] == "onnxruntime"
+    row = output["predictions"][0]
     assert row["label"] in list("abcde")
     assert 0 <= row["mutual_information"] <= row["predictive_entropy"] <= np.log(5) + 1e-5
-    lines = run_cli("predict", made / "out", "--input", text_csv)
+    lines = run_cli("predict", folder / "out", "--input", text_csv)
     rows = [json.loads(line) for line in lines.stdout.splitlines()]
     assert [row["index"] for row in rows] == list(range(24))
     assert rows[0]["confidence"] == pytest.approx(row["confidence"], abs=1e-6)
-    written = run_cli("predict", made / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
+    written = run_cli("predict", folder / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
     assert written.returncode == 0
     assert (tmp_path / "out.jsonl").read_text() == lines.stdout
 
@@ -149,18 +148,17 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
     assert kept.returncode == 0, kept.stderr
     done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv, "--force")
     assert done.returncode == 0, done.stderr
-    assert "drift of averaging the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
+    assert "merge error of the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
     assert Bundle.open(tmp_path / "merged").manifest["fusion"]["drift"]["examples"] == 24
     done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json",
                    "--force")  # fmt: skip
     assert json.loads(done.stdout)["drift"]["inputs"] == "64 synthetic inputs"
 
 
-def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
-    out, plan = made / "out", tmp_path / "p.json"
+def test_mistakes_in_usage(folder: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    out, plan = folder / "out", tmp_path / "p.json"
     absent, new = tmp_path / "absent.csv", tmp_path / "x"
     cases = [
-        ((), "COMMAND"),
         (("mkae", "x"), "make"),
         (("predict", "x", "--data=a.csv"), "--input"),
         (("plan", "--output", "x"), "MODEL"),
@@ -186,18 +184,18 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None:
+def test_invalid_rows_are_skipped_on_request(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     texts = ["hello", "", None, "money"] + ["hello"] * 600 + [" "]
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    refused = run_cli("predict", made / "out", "--input", data)
+    refused = run_cli("predict", folder / "out", "--input", data)
     assert "data.jsonl, row 3" in error_line(refused)
     strict = tmp_path / "strict.jsonl"
     strict.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts[3:], ""]))
-    line = error_line(run_cli("predict", made / "out", "--input", strict))  # nothing of the first 512 rows either
+    line = error_line(run_cli("predict", folder / "out", "--input", strict))  # nothing of the first 512 rows either
     assert "strict.jsonl, row 602: input 601 is an empty text; expected" in line
     assert "--skip-invalid" in line
-    done = run_cli("predict", made / "out", "--input", data, "--skip-invalid")
+    done = run_cli("predict", folder / "out", "--input", data, "--skip-invalid")
     assert done.returncode == 0
     assert done.stderr == "hydrant: WARNING: 3 of 605 inputs could not be used; their rows say why\n"
     rows = [json.loads(row) for row in done.stdout.splitlines()]
@@ -213,18 +211,18 @@ def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
-def test_standard_output_as_a_file_holds_rows_alone(made: Path, tmp_path: Path) -> None:
+def test_standard_output_as_a_file_holds_rows_alone(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     data.write_text("text,label\n" + "hello,0\n" * 600)
-    done = run_cli("predict", made / "out", "--input", data, "--output", "/dev/stdout")
+    done = run_cli("predict", folder / "out", "--input", data, "--output", "/dev/stdout")
     assert [json.loads(line)["index"] for line in done.stdout.splitlines()] == list(range(600))
     assert done.stderr == "wrote 600 prediction(s) to /dev/stdout\n"
     data.write_text(data.read_text() + '" ",0\n')
-    assert "row 601" in error_line(run_cli("predict", made / "out", "--input", data, "--output", "/dev/stdout"))
+    assert "row 601" in error_line(run_cli("predict", folder / "out", "--input", data, "--output", "/dev/stdout"))
 
 
-def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> None:
-    out, texts = made / "out", ["hello", "what is the weather", "money"]
+def test_standard_input_and_files_given_as_texts(folder: Path, tmp_path: Path) -> None:
+    out, texts = folder / "out", ["hello", "what is the weather", "money"]
     expected = run_cli("predict", out, *texts)
     assert run_cli("predict", out, "-", given="\n".join(texts) + "\n").stdout == expected.stdout
     assert run_cli("predict", out, texts[0], "-", given="\r\n".join(texts[1:])).stdout == expected.stdout
@@ -241,10 +239,10 @@ def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> 
     assert absent.stdout.splitlines()[2].startswith("b.csv")
 
 
-def test_altered_bundle_in_inspect_and_predict(made: Path, tmp_path: Path) -> None:
+def test_altered_bundle_in_inspect_and_predict(folder: Path, tmp_path: Path) -> None:
     import shutil
 
-    copy = shutil.copytree(made / "out", tmp_path / "out")
+    copy = shutil.copytree(folder / "out", tmp_path / "out")
     graph = copy / "model.fp32.onnx"
     graph.write_bytes(graph.read_bytes()[:-7])
     assert "was truncated or altered" in error_line(run_cli("predict", copy, "hello"))
@@ -271,7 +269,7 @@ def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
 def test_interrupting_leaves_no_half_written_bundle(
     sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The signal arrives while the bundle's temporary folder is there."""
+    """The signal arrives while the bundle's temporary folder exists."""
     code = (
         "import sys, time\n"
         "from hydrant.cli import main as cli\n"
@@ -283,8 +281,8 @@ def test_interrupting_leaves_no_half_written_bundle(
         f"sys.exit(cli.main(['fuse', {str(bert_checkpoint)!r}, '-o', {str(tmp_path / 'out')!r}]))\n"
     )
     folder = tmp_path_factory.mktemp("streams")
-    given, out, err = streams = [folder / name for name in ("in", "out", "err")]
-    given.touch()
+    stdin, out, err = streams = [folder / name for name in ("in", "out", "err")]
+    stdin.touch()
     process = command.start([], os.environ, "/", streams, code)
     until = time.monotonic() + 60
     while not (out.exists() and out.read_text()):
@@ -300,18 +298,18 @@ def test_interrupting_leaves_no_half_written_bundle(
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_reader_that_leaves_does_not_hide_what_a_check_found(form: str, made: Path, tmp_path: Path) -> None:
-    bundle = shutil.copytree(made / "out", tmp_path / "out")
+def test_a_reader_that_leaves_does_not_hide_the_status(form: str, folder: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(folder / "out", tmp_path / "out")
     inspect = f"'{sys.executable}' -m hydrant inspect '{bundle}' {form}"
-    found = []
+    statuses = []
     for change in ("true", f"echo >> '{bundle}/plan.json'"):
         script = f"{change}; {{ sleep 0.1; {inspect}; echo $? >&2; }} | true"
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd="/")
-        found.append(done.stderr)
-    assert found == ["0\n", "1\n"]
+        statuses.append(done.stderr)
+    assert statuses == ["0\n", "1\n"]
 
 
-def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Path) -> None:
+def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(folder: Path) -> None:
     code = (
         "import sys\n"
         "from hydrant.cli import inspect as inspection, main as cli\n"
@@ -319,7 +317,7 @@ def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Pa
         "inspection.inspect_bundle = broken\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )
-    words = ["inspect", str(made / "out")]
+    words = ["inspect", str(folder / "out")]
     quiet = command.run(words, os.environ, "/", "", 60, code)
     assert "unexpected RuntimeError: 'two lines'; run again with -v" in error_line(quiet)
     loud = command.run([*words, "-v"], os.environ, "/", "", 60, code)
@@ -327,23 +325,23 @@ def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Pa
     assert "Traceback" in loud.stderr
 
 
-def test_inputs_may_stand_behind_options(made: Path) -> None:
-    expected = json.loads(run_cli("predict", made / "out", "hello", "money", "--json").stdout)["predictions"]
+def test_inputs_may_follow_options(folder: Path) -> None:
+    expected = json.loads(run_cli("predict", folder / "out", "hello", "money", "--json").stdout)["predictions"]
     for arguments in (("--json", "hello", "money"), ("hello", "--threads", "1", "--json", "money")):
-        assert json.loads(run_cli("predict", made / "out", *arguments).stdout)["predictions"] == expected
-    assert "unrecognized arguments: --jsn" in error_line(run_cli("predict", made / "out", "hello", "--jsn"))
-    unknown = error_line(run_cli("inspect", made / "out", "more"))
+        assert json.loads(run_cli("predict", folder / "out", *arguments).stdout)["predictions"] == expected
+    assert "unrecognized arguments: --jsn" in error_line(run_cli("predict", folder / "out", "hello", "--jsn"))
+    unknown = error_line(run_cli("inspect", folder / "out", "more"))
     assert "unrecognized arguments: more; see `hydrant inspect --help`" in unknown
 
 
-def test_a_folder_of_images_is_no_data_of_a_text_model(made: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Nor are their file names texts."""
+def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Their file names are not texts either."""
     pictures = tmp_path / "pictures"
     for name in ("a", "b"):
         (pictures / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(pictures / name / "hello.png")
-    bundle = shutil.copytree(made / "out", tmp_path / "out")
-    fresh = tmp_path / "fresh.csv"  # texts that no earlier step has seen, of which a warning would tell
+    bundle = shutil.copytree(folder / "out", tmp_path / "out")
+    fresh = tmp_path / "fresh.csv"  # new texts, which cause no overlap warning
     fresh.write_text("text,label\n" + "".join(f"number {index},{'abcde'[index % 5]}\n" for index in range(25)))
     before = (bundle / "hydrant.json").read_bytes()
     circuits = ("--method", "circuit", "--keep", "3", "-o", tmp_path / "plan.json")
@@ -359,32 +357,27 @@ def test_a_folder_of_images_is_no_data_of_a_text_model(made: Path, bert_checkpoi
     assert not (tmp_path / "plan.json").exists()
 
 
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "hydrant", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"hydrant {hydrant.__version__}\n"
-
-
-def test_long_work_says_how_far_it_is_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_work_prints_its_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([0, 10, 70, 70, 100, 131, 131])
-    assert list(told(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
+    assert list(logged(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
     assert capsys.readouterr().err == "hydrant: tuning: 1 of 4 done\nhydrant: tuning: 3 of 4 done\n"
-    assert list(told(iter("ab"), 0, "reading", every=0)) == ["a", "b"]
+    assert list(logged(iter("ab"), 0, "reading", every=0)) == ["a", "b"]
     assert "hydrant: reading: 1 done\n" in capsys.readouterr().err
 
 
-def test_a_terminal_without_unicode(made: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_unicode(folder: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    for arguments in (("inspect", made / "out"), ("predict", made / "out", "hello"), ("verify", made / "out")):
+    for arguments in (("inspect", folder / "out"), ("predict", folder / "out", "hello"), ("verify", folder / "out")):
         done = run_cli(*arguments)
         assert done.returncode == 0, done.stderr
-    (made / "greek.csv").write_text("text\nhello Ω\n", encoding="utf-8")
-    done = run_cli("predict", made / "out", "--input", made / "greek.csv")
+    (folder / "greek.csv").write_text("text\nhello Ω\n", encoding="utf-8")
+    done = run_cli("predict", folder / "out", "--input", folder / "greek.csv")
     assert json.loads(done.stdout)["input"] == "hello Ω"
 
 
-def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path) -> None:
+def test_a_strangers_labels_do_not_steer_the_terminal(folder: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "out"
-    shutil.copytree(made / "out", bundle)
+    shutil.copytree(folder / "out", bundle)
     manifest = json.loads((bundle / "hydrant.json").read_bytes())
     labels = ["\x1b[2Jno\x9b1m\r\u202e", *manifest["labels"][1:]]
     (bundle / "hydrant.json").write_text(json.dumps({**manifest, "labels": labels}))
@@ -401,11 +394,11 @@ def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path
 
 def test_messages_name_options_as_they_are_typed() -> None:
     given = parse(["serve", "out", "--port", "0"])
-    for said, told_as in (
+    for message, expected in (
         ("tls_cert is given without tls_key; give both", "--tls-cert is given without --tls-key; give both"),
         ("the key of 'tls_cert' in my_tls_key is /tls_key.pem", None),
         ("port is '0'; replica_cpus=2, batch_size(s)", None),
         ("learning_rate is 0", None),  # no option of this command
     ):
-        assert as_typed(said, given) == (told_as or said)
+        assert as_typed(message, given) == (expected or message)
     assert as_typed("tls_cert is given", argparse.Namespace()) == "tls_cert is given"

@@ -1,4 +1,4 @@
-"""The commands of the quick start on the real checkpoint and data, and the figures they must reach."""
+"""The commands of the quick start on the real checkpoint and data, and the required metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SINGLE = {"accuracy": 0.96267, "auroc": 0.95224, "fpr95": 0.24667}
 
 @pytest.fixture(scope="module")
 def bundle(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of three members at the price of one model, made as the quick start says, halves of a table included."""
+    """Bundle of three members at the cost of one model, created as in the quick start."""
     folder = tmp_path_factory.mktemp("clinc150")
     model, whole = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
     (program,) = re.findall(r"<<'END'\n(.*?)^END$", PAGE.read_text(), flags=re.S | re.M)
@@ -59,11 +59,11 @@ def test_predictions_are_those_that_the_pages_show(bundle: Path) -> None:
     for line in printed[2:]:
         query, label, *figures = re.split(r"\s{2,}", line.strip())
         (shown,) = re.findall(rf"^{re.escape(query)}\s+{re.escape(label)}\s+(.*)$", text, flags=re.M)
-        told = [float(figure) for figure in shown.split()]
-        assert [float(figure) for figure in figures] == pytest.approx(told, abs=2e-3), line
+        expected = [float(figure) for figure in shown.split()]
+        assert [float(figure) for figure in figures] == pytest.approx(expected, abs=2e-3), line
 
 
-def test_predictions_match_the_original_model_with_silenced_heads(bundle: Path, shared: Path) -> None:
+def test_predictions_match_the_original_model_with_masked_heads(bundle: Path, shared: Path) -> None:
     import transformers
 
     source = shared / "models/minilm-clinc150"
@@ -81,7 +81,7 @@ def test_predictions_match_the_original_model_with_silenced_heads(bundle: Path, 
 
 
 def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) -> None:
-    """Calibrated on the validation splits, measured on the test splits, beside the single model; on a share of each."""
+    """Calibrated on part of the validation splits, evaluated with the single model on part of the test splits."""
     source, bundle, data = bundle, tmp_path / "out", shared / "data/clinc150"
     shutil.copytree(source, bundle)
     for name, share in {"train": 6, "val": 2, "test": 3, "oos_test": 3}.items():
@@ -90,7 +90,7 @@ def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) 
     done = run_cli("calibrate", bundle, "--data", tmp_path / "val.csv", "--ood", data / "oos_val.csv",
                    "--conformal", 0.1, "--fit", tmp_path / "train.csv", timeout=900)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert Density.of(Bundle.open(bundle)).whitening.shape[1:] == (384, 64), "rank 64 of 150 classes by itself"
+    assert Density.of(Bundle.open(bundle)).whitening.shape[1:] == (384, 64), "default rank of 150 classes"
     done = run_cli(
         "evaluate", bundle, "--data", tmp_path / "test.csv", "--ood", tmp_path / "oos_test.csv", "--bootstrap", 0,
         "--backend", "onnxruntime", "--compare", shared / "models/minilm-clinc150", "--json", timeout=900,
@@ -106,13 +106,13 @@ def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) 
     assert single["figures"][auroc]["value"] == pytest.approx(SINGLE["auroc"], abs=5e-4)
     assert single["figures"][fpr95]["value"] == pytest.approx(SINGLE["fpr95"], abs=1e-3)
     assert figures["ood.predictive_entropy.auroc"] > SINGLE["auroc"], (
-        "entropy tells more than the single model's maximum"
+        "entropy detects more than the single model's maximum"
     )
     decisions = ours["decisions"]
     assert decisions["coverage"] == pytest.approx(0.95, abs=0.015)
     assert decisions["true_positive_rate"] >= 0.85
     assert decisions["false_positive_rate"] == pytest.approx(0.05, abs=0.015)
-    assert figures["ood.distance.auroc"] >= 0.97, "a distance finds what no entropy does"
+    assert figures["ood.distance.auroc"] >= 0.97, "the distance detects best"
     assert figures["ood.distance.fpr95"] <= 0.13
     assert decisions["set_coverage"] == pytest.approx(0.9, abs=0.02)
     done = run_cli("predict", bundle, "what is the airspeed of an unladen swallow", "--json")

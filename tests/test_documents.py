@@ -1,4 +1,4 @@
-"""The README and the pages in docs/: their commands and Python blocks run in order, their links lead somewhere."""
+"""README and docs/: their commands and Python blocks run in order, their links and sizes are checked."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from support import for_this_version, run_cli, run_python
 ROOT = Path(__file__).parents[1]
 NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAV)]
-"""In the order in which a reader goes through them."""
+"""Pages in reading order."""
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 NAMED = {
     "train": ("train", 0), "val": ("val", 0), "calibration": ("val", 1), "test": ("test", 0),
     "ood_val": ("oos_val", 0), "ood_test": ("oos_test", 0),
 }  # fmt: skip
-"""Files of the reader's own data as the pages call them, as CLINC150 does, and the first row that is taken of that."""
+"""File name in the pages → CLINC150 split and first row."""
 ROWS = 70
-"""So many rows of each are enough to run the commands; the figures of all of them are in test_clinc150.py."""
+"""Rows of each file, enough to run the commands; test_clinc150.py checks the metrics."""
 MORE_STEPS = ("range(12)", "range(60)")
-"""Of a training that a page shows with its reader's own model: a slim one learns more slowly."""
+"""Replacement in a page's training loop: a slim model learns more slowly."""
 NOT_RUN = {
-    "make": "installs into .venv; the targets are looked up, and a shorter demo stands for the demo",
+    "make": "installs into .venv; the targets are looked up, and a shorter demo replaces the demo",
     "pip": "installs; the extras are looked up",
     ".": "changes the shell that it is typed in",
     "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
@@ -49,16 +49,16 @@ NOT_RUN = {
     "perf_analyzer": "is in the image of Triton's SDK",
     "hydrant-run": "runs in a test of its own, where the runner can be built",
 }
-"""Commands by their first word that are not run with the page, and why."""
+"""Commands that are not run, by first word, with the reason."""
 NEVER_RUN = {"demo", "profile", "serve"}
-"""Subcommands that the pages only outline: they take long, or do not end by themselves (test_serve.py runs that)."""
+"""Subcommands that the pages only outline: they are slow or do not terminate (test_serve.py runs serve)."""
 SHORTER = {
     "evaluate": ["--bootstrap", "20"],
     "make": ["--epochs", "1"],
     "tune": ["--epochs", "1"],
     "verify": ["--read", "examples=32"],
 }
-"""What is added to a command so that it takes less long; an option that the page gives already stays."""
+"""Options added to make a command faster, unless the page sets them."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -66,13 +66,13 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def lines_of(body: str) -> list[list[str]]:
-    """The command lines of a shell block, as words."""
+    """Split the command lines of a shell block into words."""
     lines = [shlex.split(line, comments=True) for line in body.replace("\\\n", " ").splitlines()]
     return [words for words in lines if words]
 
 
 def commands(page: Path, start: str) -> list[list[str]]:
-    """Command lines of a page's shell blocks that start with a word."""
+    """Return the command lines of a page's shell blocks that start with a word."""
     return [words for body in blocks(page, "sh") for words in lines_of(body) if words[0] == start]
 
 
@@ -82,16 +82,16 @@ def names(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def workplace(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the reader has it once ``make demo`` has run, but for a shorter training."""
+    """Folder as after ``make demo``, with a shorter training."""
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(demo / "digits", folder / "hydrant-demo")
     return folder
 
 
 def save_slim(source: Path, folder: Path) -> None:
-    """A random model with the layers, heads, classes and tokenizer of another one, less width, and one favourite class.
+    """Save a narrow random model with the layers, heads, classes and tokenizer of another one.
 
-    Of which no rounding makes another, as it would among classes that are all alike to it.
+    It prefers one class, so that rounding changes no prediction.
     """
     config = transformers.AutoConfig.from_pretrained(source)
     config.update({"hidden_size": 48, "intermediate_size": 96, "initializer_range": 0.1})
@@ -104,7 +104,7 @@ def save_slim(source: Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def own_model(workplace: Path, shared: Path) -> Path:
-    """The reader's own checkpoint and data lie there, too: a slim model of CLINC150, and few of its rows."""
+    """Add the reader's own checkpoint and data: a slim model and a few rows of CLINC150."""
     save_slim(shared / "models/minilm-clinc150", workplace / "my-model")
     for name, (source, first) in NAMED.items():
         with (shared / f"data/clinc150/{source}.csv").open(newline="", encoding="utf-8") as file:
@@ -115,7 +115,7 @@ def own_model(workplace: Path, shared: Path) -> Path:
 
 
 def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]]) -> None:
-    """Run a block in a folder; a command that an earlier page ran there, with the same words, is not run again."""
+    """Run a block in a folder, except commands that an earlier page ran."""
     if language == "python":
         ran = run_python(for_this_version(body.replace(*MORE_STEPS)), cwd=place)
         assert ran.returncode == 0, f"{body}\n{ran.stderr}"
@@ -128,7 +128,7 @@ def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]])
             continue
         assert words[0] == "hydrant", f"{words[0]} is neither run nor named with a reason in NOT_RUN"
         done.add(tuple(words))
-        added = [] if "--fast" in words else SHORTER.get(words[1], [])  # which has no epochs
+        added = [] if "--fast" in words else SHORTER.get(words[1], [])  # --fast excludes --epochs
         ran = run_cli(*words[1:], *(added if not set(added) & set(words) else []), cwd=place, timeout=600)
         assert ran.returncode == 0, f"{words}\n{ran.stdout}\n{ran.stderr}"
 
@@ -137,22 +137,22 @@ def test_commands_and_python_blocks_run_in_the_order_of_the_pages(own_model: Pat
     done: set[tuple[str, ...]] = set()
     for page in PAGES:
         if page.parent.name == "research":
-            continue  # on whole data sets, for hours: see the test after the next
+            continue  # takes hours; options are tested below
         for language, body in re.findall(r"^```(sh|python)\n(.*?)^```$", page.read_text(), flags=re.S | re.M):
             run_block(language, body, own_model, done)
     assert {words[1] for words in done} == set(command_page.COMMANDS) - NEVER_RUN
 
 
 def test_commands_of_the_cpp_runner_run(workplace: Path, runner: Path) -> None:
-    found = [words for page in PAGES for words in commands(page, "hydrant-run")]
-    assert found
-    for words in found:
+    lines = [words for page in PAGES for words in commands(page, "hydrant-run")]
+    assert lines
+    for words in lines:
         ran = subprocess.run([str(runner), *words[1:]], cwd=workplace, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{words}\n{ran.stderr}"
 
 
 def test_commands_of_studies_and_outlines_have_options_that_exist() -> None:
-    """Those that name a reader's files in capitals, the example under each help text, and those of the studies."""
+    """Commands in text blocks, the example under each help text, and the commands of the studies."""
     shown = [
         shlex.split(line.removeprefix("example: "), comments=True)
         for page in PAGES
@@ -169,7 +169,7 @@ def test_commands_of_studies_and_outlines_have_options_that_exist() -> None:
 @pytest.mark.skipif(
     sys.version_info[:2] != command_page.PYTHON, reason="Python 3.11 wrote the page; others break lines differently"
 )
-def test_the_page_of_commands_is_what_the_help_texts_say() -> None:
+def test_the_page_of_commands_matches_the_help() -> None:
     assert command_page.PAGE.read_text() == command_page.page(), "run `python tests/command_page.py`"
 
 
@@ -180,7 +180,7 @@ def test_plans_that_are_shown_are_plans() -> None:
         assert HeadPlan.from_json(json.loads(body)).members
 
 
-def test_other_commands_name_what_there_is() -> None:
+def test_other_commands_name_existing_targets_and_options() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     for page in PAGES:
         for command in commands(page, "make"):
@@ -200,7 +200,7 @@ def test_cpp_blocks_compile(tmp_path: Path) -> None:
         pytest.skip("g++ is not installed")
     lines = [
         line for page in PAGES for body in blocks(page, "cpp") for line in ("{", *body.splitlines(), "}")
-    ]  # each in a scope of its own
+    ]  # one scope each
     assert lines
     includes = [line for line in lines if line.startswith("#include")]
     rest = [line for line in lines if line not in includes]
@@ -212,21 +212,30 @@ def test_cpp_blocks_compile(tmp_path: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as GitHub and the site make them."""
+    """Return the anchors of a page's headings, as on GitHub and the site."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "examples").rglob("README.md")]:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if target.startswith("http"):
                 continue
             place, _, anchor = target.partition("#")
-            found = (page.parent / place).resolve() if place else page
-            assert found.exists(), f"{names(page)} links to {target}"
-            assert not anchor or anchor in anchors(found), f"{names(page)} links to {target}"
+            linked = (page.parent / place).resolve() if place else page
+            assert linked.exists(), f"{names(page)} links to {target}"
+            assert not anchor or anchor in anchors(linked), f"{names(page)} links to {target}"
 
 
 def test_every_page_is_in_the_site() -> None:
     assert sorted(NAV) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
+def test_pages_stay_short() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    assert len(readme.split()) <= 1000
+    generated = {"commands.md", "census.md"}
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in generated]
+    assert sum(len(page.read_text().split()) for page in pages) <= 40_000

@@ -1,4 +1,4 @@
-"""Evaluating bundles and checkpoints: figures, reports, corruptions, refusals."""
+"""Evaluation of bundles and checkpoints: metrics, reports, corruptions, errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def made(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("evaluated") / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
     export_onnx(path)
@@ -75,8 +75,8 @@ def made(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.
 
 
 @pytest.fixture
-def bundle(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "bundle"))
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "bundle"))
 
 
 def beside(bundle: Path, data: dict[str, Path], checkpoint: Path) -> EvaluationReport:
@@ -85,10 +85,10 @@ def beside(bundle: Path, data: dict[str, Path], checkpoint: Path) -> EvaluationR
 
 @pytest.fixture(scope="module")
 def report(
-    made: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+    original: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationReport:
-    """The bundle beside the checkpoint that it was made of, in PyTorch."""
-    copy = Path(shutil.copytree(made, tmp_path_factory.mktemp("reported") / "bundle"))
+    """Report of the bundle and its original checkpoint, in PyTorch."""
+    copy = Path(shutil.copytree(original, tmp_path_factory.mktemp("reported") / "bundle"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         return beside(copy, data, bert_checkpoint)
@@ -96,18 +96,18 @@ def report(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models are timed in few rounds."""
+    """Time models in few rounds."""
     monkeypatch.setattr("hydrant.evaluation.latency.RULES", Rules(seconds=0, iterations=3, warm_up=0))
 
 
 def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Of the pictures of a report these alone; the others are empty files."""
+    """Draw only these pictures of a report; the others are empty files."""
     for name in {"reliability", "risk_coverage", "scores", "detection", "disagreement", "noise"} - set(names):
         monkeypatch.setattr(f"hydrant.evaluation.plots._{name}", lambda *_: b"")
 
 
 class Resources(HTMLParser):
-    """What a page would fetch, and whether its elements are closed in order."""
+    """Addresses that a page loads, and its unclosed elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -126,10 +126,9 @@ class Resources(HTMLParser):
 
 
 def test_figures_against_the_oracle(
-    report: EvaluationReport, made: Path, data: dict[str, Path], bert_checkpoint: Path
+    report: EvaluationReport, original: Path, data: dict[str, Path], bert_checkpoint: Path
 ) -> None:
-    """The original model with silenced heads, its figures by their definitions."""
-
+    """Metrics of the original model with masked heads, by their definitions."""
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
     test = read_examples(data["test"], list("abcde"))
@@ -137,14 +136,14 @@ def test_figures_against_the_oracle(
     outputs = []
     for texts in (test.inputs, read_examples(data["ood"], None).inputs):
         inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
-        temperature = Calibration.of(Bundle.open(made)).temperature
+        temperature = Calibration.of(Bundle.open(original)).temperature
         outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
     known, ood = outputs
     figures = report.models[0].figures
     chosen = known["probabilities"][np.arange(70), test.labels]
     assert figures["nll"].value == pytest.approx(-np.log(chosen).mean(), abs=1e-5)
     assert figures["accuracy"].value == np.mean(known["probabilities"].argmax(axis=1) == test.labels)
-    energy = [-np.log(np.exp(found["member_logits"]).sum(axis=2)).mean(axis=0) for found in outputs]
+    energy = [-np.log(np.exp(each["member_logits"]).sum(axis=2)).mean(axis=0) for each in outputs]
     assert figures["ood.energy.auroc"].value == pytest.approx(metrics.auroc(*energy), abs=2e-3)
     for name in ("predictive_entropy", "mutual_information"):
         expected = metrics.auroc(known[name], ood[name])
@@ -201,14 +200,14 @@ def test_report_files_and_html(
     figures = Figures(corruptions=True, corrupted=8, bootstrap=10, latency=True)
     report = evaluate(bundle, nasty, data["ood"], figures=figures, compare=[bert_checkpoint], html=page)
     text = page.read_text()
-    found = Resources(text)
-    assert found.open == []
-    assert all(address.startswith("data:image/png;base64,") for address in found.wanted)
+    resources = Resources(text)
+    assert resources.open == []
+    assert all(address.startswith("data:image/png;base64,") for address in resources.wanted)
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert "<script>" not in text
-    for words in ("Reliability", "Risk and coverage", "In against out of distribution", "Disagreement by class",
+    for words in ("Reliability", "Selective prediction", "ROC curves", "Disagreement by class",
                   "<h2>Verdict</h2>", "Compared with tiny-bert, bundle is", "Confusions", "Accuracy by class",
-                  "Least certain", "Most certain", "Wrong with most confidence", "Loss gap", "ms for a"):  # fmt: skip
+                  "Least certain", "Most certain", "Most confident errors", "loss gap", "ms for a"):  # fmt: skip
         assert words in text, words
     opened = Bundle.open(bundle)
     names = {"reliability", "risk-coverage", "scores", "detection", "disagreement", "noise"}
@@ -229,14 +228,14 @@ def test_report_files_and_html(
     assert left == {"reports/evaluation.json", *(f"reports/evaluation-{name}.png" for name in kept)}
 
 
-def test_names_that_pictures_and_pages_would_take_for_signs(
-    made: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_names_are_escaped_in_pictures_and_pages(
+    original: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folders named like formulas, and like what a legend hides."""
-    formula = Path(shutil.copytree(made, tmp_path / r"a$\frac$"))
-    hidden = Path(shutil.copytree(made, tmp_path / "_hidden & <b>"))
+    """Folder names that look like formulas or hidden legend entries."""
+    formula = Path(shutil.copytree(original, tmp_path / r"a$\frac$"))
+    hidden = Path(shutil.copytree(original, tmp_path / "_hidden & <b>"))
     page = tmp_path / "report.html"
-    draw_only(monkeypatch, "reliability")  # which tells the names
+    draw_only(monkeypatch, "reliability")  # which shows the names
     report = evaluate(formula, data["test"], figures=Figures(bootstrap=0), compare=[hidden], html=page)
     assert [model.name for model in report.models] == [r"a$\frac$", "_hidden & <b>"]
     assert Resources(page.read_text()).open == []
@@ -258,9 +257,9 @@ def test_all_models_are_timed_on_one_backend(
     assert beside.latency_note is None
 
 
-def test_decisions_are_those_of_predict(report: EvaluationReport, made: Path, data: dict[str, Path]) -> None:
+def test_decisions_are_those_of_predict(report: EvaluationReport, original: Path, data: dict[str, Path]) -> None:
     test = read_examples(data["test"], list("abcde"))
-    with load(made, "torch") as predictor:
+    with load(original, "torch") as predictor:
         known, ood = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
     decisions = report.models[0].decisions
     assert known.abstain is not None
@@ -272,12 +271,7 @@ def test_decisions_are_those_of_predict(report: EvaluationReport, made: Path, da
 
 
 def test_classes_in_another_order_are_compared_by_name(
-    report: EvaluationReport,
-    bundle: Path,
-    data: dict[str, Path],
-    bert_checkpoint: Path,
-    tmp_path: Path,
-    undrawn: None,
+    report: EvaluationReport, bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, undrawn: None
 ) -> None:
 
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
@@ -289,15 +283,15 @@ def test_classes_in_another_order_are_compared_by_name(
     model.config.label2id = {name: place for place, name in model.config.id2label.items()}
     model.save_pretrained(tmp_path / "shuffled")
     make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "shuffled")
-    found = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0), compare=[tmp_path / "shuffled"])
+    again = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0), compare=[tmp_path / "shuffled"])
     for name, figure in report.models[1].figures.items():
-        assert found.models[1].figures[name].value == pytest.approx(figure.value, abs=5e-3), name
+        assert again.models[1].figures[name].value == pytest.approx(figure.value, abs=5e-3), name
 
 
 def test_images_corruptions_and_thumbnails(
     vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images are corrupted a batch at a time; and a folder whose name is no text can still be reported."""
+    """Images are corrupted in batches; a folder whose name is not text can be reported."""
     rng = np.random.default_rng(0)
     data = tmp_path / os.fsdecode(b"caf\xe9")
     for index in range(20):
@@ -319,17 +313,17 @@ def test_images_corruptions_and_thumbnails(
     draw_only(monkeypatch, "noise")
     page = tmp_path / "report.html"
     figures, reading = Figures(corruptions=True, corrupted=4, bootstrap=5), Reading(batch_size=3)
-    given = tmp_path / "bundle", data, tmp_path / "ood.npz"
-    report = evaluate(*given, reading=reading, figures=figures, compare=[vit_checkpoint], html=page)
+    inputs = tmp_path / "bundle", data, tmp_path / "ood.npz"
+    report = evaluate(*inputs, reading=reading, figures=figures, compare=[vit_checkpoint], html=page)
     assert report.data == "caf?"
     assert sizes == [3, 1] * 5 * len(CORRUPTIONS)
     assert re.search(r"\d\?\.png", page.read_text())
     assert [(row.kind, row.severity) for row in report.models[0].noise] == [
         (kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)
     ]
-    found = Resources(page.read_text())
-    assert sum(address.startswith("data:image/png") for address in found.wanted) >= 6 + 4 * 8 - 8
-    assert all(address.startswith("data:image/png;base64,") for address in found.wanted)
+    resources = Resources(page.read_text())
+    assert sum(address.startswith("data:image/png") for address in resources.wanted) >= 6 + 4 * 8 - 8
+    assert all(address.startswith("data:image/png;base64,") for address in resources.wanted)
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)
@@ -364,14 +358,14 @@ def test_typos_change_words_by_one_edit_and_repeat(texts: list[str], severity: i
     [
         ({"backend": "abacus"}, "'abacus'"),
         ({"html": "/nowhere/report.html"}, "/nowhere"),
-        ({"html": "{bundle}/../bundle/report.html"}, "report.html is in the bundle"),
+        ({"html": "{bundle}/../bundle/report.html"}, "report.html"),
         ({"ood": "{data}"}, "both as data and as ood"),
     ],
 )
 def test_refusals(options: dict[str, str], words: str, bundle: Path, data: dict[str, Path]) -> None:
-    given = {name: value.format(bundle=bundle, data=data["test"]) for name, value in options.items()}
+    settings = {name: value.format(bundle=bundle, data=data["test"]) for name, value in options.items()}
     with pytest.raises(HydrantError, match=re.escape(words)):
-        evaluate(bundle, data["test"], **given)
+        evaluate(bundle, data["test"], **settings)
     assert not any(name.startswith("reports/evaluation") for name in Bundle.open(bundle).manifest["files"])
 
 
@@ -409,11 +403,11 @@ def test_command_line(
     done = run_cli("evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions")
     assert done.returncode == 0, done.stderr
     assert "100% of its 30 examples are among those that the bundle was calibrated against (ood.csv)" in done.stderr
-    for words in ("70 examples of test.csv, 30 of ood.csv", "Verdict beside tiny-bert", "OOD AUROC by entropy",
-                  "Calibrated decisions", "Loss gap typos", f" in {bundle} and {page}"):  # fmt: skip
+    for words in ("70 examples of test.csv, 30 of ood.csv", "Comparison with tiny-bert", "OOD AUROC by entropy",
+                  "Decisions", "loss gap typos", f" in {bundle} and {page}"):  # fmt: skip
         assert words in done.stdout, words
     assert page.is_file()
     assert main(list(map(str, ["evaluate", bundle, *arguments, "--json"]))) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == Bundle.open(bundle).read_json("reports/evaluation.json")
-    assert [model["name"] for model in found["models"]] == ["bundle", "tiny-bert"]
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == Bundle.open(bundle).read_json("reports/evaluation.json")
+    assert [model["name"] for model in facts["models"]] == ["bundle", "tiny-bert"]

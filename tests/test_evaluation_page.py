@@ -1,4 +1,4 @@
-"""What an evaluation says in words and tables: verdicts, bold figures, shares, classes, and the page around them."""
+"""Verdicts, tables and pages of evaluation reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def report(*models: ModelReport, resamples: int = 100) -> EvaluationReport:
 
 
 def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -> Evidence:
-    """Models that answer each example with certainty."""
+    """Models that predict with certainty."""
     zeros = np.zeros(len(labels))
     scores = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
     seen = [
@@ -80,13 +80,13 @@ def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -
     ],
 )  # fmt: skip
 def test_verdict(differences: dict[str, tuple[float, ...]], sentence: str, outcomes: list[str]) -> None:
-    """The last row but two: resampling can move a calibration error to the other side of zero."""
+    """In the last case but one, resampling moves a calibration error to the other side of zero."""
     (verdict,) = verdicts([model("ours"), model("single", **differences)])
     assert verdict.sentence == sentence
     assert [difference.outcome for difference in verdict.differences] == outcomes
 
 
-def test_a_competitor_without_a_temperature_is_named_where_that_may_be_all() -> None:
+def test_verdict_names_a_competitor_without_a_temperature() -> None:
     ours = replace(model("ours"), temperature=1.4)
     better = {"nll": (-0.02, -0.03, -0.01), "ece": (-0.02, -0.03, -0.01)}
     (verdict,) = verdicts([ours, model("single", **better)])
@@ -97,9 +97,9 @@ def test_a_competitor_without_a_temperature_is_named_where_that_may_be_all() -> 
 
 
 def test_verdict_in_every_form_of_the_report() -> None:
-    found = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
-    text, html = evaluation_text(found), page(found, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})
-    first, second = found.to_json()["verdict"]
+    evaluation = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
+    text, html = evaluation_text(evaluation), page(evaluation, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})
+    first, second = evaluation.to_json()["verdict"]
     assert first["against"] == "single"
     assert second["differences"] == [
         {"figure": "nll", "outcome": "not judged", "value": 0.02, "low": None, "high": None}
@@ -107,12 +107,15 @@ def test_verdict_in_every_form_of_the_report() -> None:
     for verdict in (first, second):
         assert verdict["sentence"] in text
         assert verdict["sentence"] in unescape(html).replace("\xa0%", " %")
-    opening = html.split("<section")[1]
+    opening, comparison = html.split("<section")[1:3]
     assert "<h2>Verdict</h2>" in opening, "before every other section"
-    rows = re.findall(r'<tr><th scope="row">accuracy.*?</tr>', opening)
-    assert re.findall(r"<td[^>]*>([^<]*)", rows[0]) == ["95.7 %", "95.7 %", "+1.2 points"], "both models' figures"
+    assert "ours is better in accuracy than single." in opening
+    assert "ours and &lt;other&gt; were compared without intervals." in opening
+    for section, cells in ((opening, ["95.7 %"] * 3), (comparison, ["95.7 %", "95.7 %", "+1.2 points"])):
+        rows = re.findall(r'<tr><th scope="row">accuracy.*?</tr>', section)
+        assert re.findall(r"<td[^>]*>([^<]*)", rows[0]) == cells, "every model's metric"
     assert '<td class="words better">' in rows[0]
-    assert "beside &lt;other&gt;" in opening
+    assert "with &lt;other&gt;" in comparison
 
 
 @pytest.mark.parametrize(
@@ -125,19 +128,21 @@ def test_verdict_in_every_form_of_the_report() -> None:
         ("nll", [Figure(0.2, 0.1, 0.3), None], None),
     ],
 )
-def test_bold_is_what_no_interval_overlaps(name: str, figures: list[Figure | None], place: int | None) -> None:
+def test_a_best_metric_whose_interval_overlaps_no_other_is_bold(
+    name: str, figures: list[Figure | None], place: int | None
+) -> None:
     assert best_apart(figures, TASKS["classification"].columns[name]) == place
 
 
 def test_classes_and_their_confusions() -> None:
-    """Of three examples of class 0, two are taken for class 1; the second model errs elsewhere, class 2 is absent."""
-    found = evidence([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 2, 2])
-    np.testing.assert_array_equal(confusion_matrix(found), [[1, 2, 0], [1, 2, 0], [0, 0, 0]])
-    assert largest_confusions(found) == [
+    """Two of three examples of class 0 are predicted as class 1; class 2 is absent."""
+    examples = evidence([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(confusion_matrix(examples), [[1, 2, 0], [1, 2, 0], [0, 0, 0]])
+    assert largest_confusions(examples) == [
         Confusion("class 0", "class 1", 3, (2, 1)),
         Confusion("class 1", "class 0", 3, (1, 0)),
     ]
-    assert [(facts.name, facts.examples, *facts.accuracy) for facts in class_facts(found)] == [
+    assert [(facts.name, facts.examples, *facts.accuracy) for facts in class_facts(examples)] == [
         ("class 0", 3, pytest.approx(1 / 3), pytest.approx(2 / 3)),
         ("class 1", 3, pytest.approx(2 / 3), pytest.approx(1 / 3)),
     ]
@@ -145,10 +150,10 @@ def test_classes_and_their_confusions() -> None:
 
 @pytest.mark.parametrize("classes", [FEW, 40])
 def test_tables_of_classes(classes: int) -> None:
-    """All pairs of few classes, the largest confusions of many; accuracies beyond the first are folded away."""
+    """All pairs of few classes, the largest confusions of many; accuracies beyond the first are folded."""
     labels = list(range(classes))
-    found = evidence(labels, [1, *labels[1:]], labels, classes=classes)
-    html = page(report(model("ours"), model("single")), found, {})
+    examples = evidence(labels, [1, *labels[1:]], labels, classes=classes)
+    html = page(report(model("ours"), model("single")), examples, {})
     table = html.split("<h2>Confusions</h2>")[1].split("</section>")[0]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
     if classes == FEW:
@@ -164,26 +169,26 @@ def test_tables_of_classes(classes: int) -> None:
     assert ("<summary>The other 20 classes</summary>" in accuracy) == (classes == 40)
 
 
-def test_words_are_escaped_once_and_labels_beyond_some_are_folded_away() -> None:
+def test_words_are_escaped_once_and_labels_beyond_the_first_are_folded() -> None:
     facts = {"examples": 1, "threshold": 0.5, "f1": None, "ece": 0.1}
     labels = tuple({**facts, "label": f"<{at}>", "average_precision": at / 30} for at in reversed(range(25)))
-    found = replace(report(replace(model("ours"), labels=labels)), task="multi_label", latency_note="timed as <a>")
-    html = page(found, None, {})
+    evaluation = replace(report(replace(model("ours"), labels=labels)), task="multi_label", latency_note="timed as <a>")
+    html = page(evaluation, None, {})
     assert '<p class="note">Latency: timed as &lt;a&gt;.</p>' in html
     shown, folded = html.split("<summary>The other 5 labels</summary>")
     assert "&lt;0&gt;" in shown, "of the lowest average precision"
     assert "&lt;24&gt;" in folded
-    assert "<24>" not in evaluation_text(found)
+    assert "<24>" not in evaluation_text(evaluation)
 
 
-def test_page_can_be_read_out() -> None:
+def test_page_is_accessible() -> None:
     pictures = dict.fromkeys(("reliability", "scores"), b"png")
     html = page(report(model("ours"), model("single")), evidence([0, 1], [0, 1], [0, 0]), pictures)
     assert '<html lang="en">' in html
     levels = [int(level) for level in re.findall(r"<h(\d)", html)]
     assert levels[0] == 1
     assert set(levels[1:]) == {2}
-    for found in re.findall(r"<th(?= |>)[^>]*>", html):
-        assert 'scope="' in found
+    for header in re.findall(r"<th(?= |>)[^>]*>", html):
+        assert 'scope="' in header
     for image in re.findall(r"<img[^>]*>", html):
         assert len(re.findall('alt="([^"]*)"', image)[0]) > 30

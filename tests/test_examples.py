@@ -1,4 +1,4 @@
-"""The programs in examples/: each is run as its README says, on small models."""
+"""Run the programs in examples/ as their READMEs describe, on small models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[1] / "examples"
 
 
 def run(name: str, *arguments: object, given: str = "", fresh: bool = False) -> list[str]:
-    """Lines that an example prints; ``fresh`` starts Python anew for it, as its README says."""
+    """Return the printed lines of an example; ``fresh`` starts a new Python."""
     program = FOLDER / name / f"{name[3:]}_example.py"
     if fresh:
         done = subprocess.run(
@@ -37,7 +37,7 @@ def run(name: str, *arguments: object, given: str = "", fresh: bool = False) -> 
 
 @pytest.fixture(scope="module")
 def bundle(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the first example makes."""
+    """Bundle of the first example."""
     folder = tmp_path_factory.mktemp("example") / "out"
     lines = run("01_own_checkpoint", bert_checkpoint, text_csv, folder, "hello world", "what is the money")
     assert [line.split("\t")[3] for line in lines] == ["hello world", "what is the money"]
@@ -70,9 +70,9 @@ def test_deep_ensemble(bert_checkpoint: Path, tmp_path: Path) -> None:
     model = make_model("bert", seed=1, id2label=labels, label2id={name: index for index, name in labels.items()})
     model.save_pretrained(other)
     (line,) = run("03_deep_ensemble", tmp_path / "out", bert_checkpoint, other, fresh=True)
-    found = re.fullmatch(r"2 members at (\d\.\d\d) × the operations of one", line)
-    assert found
-    assert 1 < float(found[1]) <= 2
+    match = re.fullmatch(r"2 members at (\d\.\d\d) × the operations of one", line)
+    assert match
+    assert 1 < float(match[1]) <= 2
 
 
 def test_lora(bert_checkpoint: Path, tmp_path: Path) -> None:

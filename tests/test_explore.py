@@ -1,4 +1,4 @@
-"""``hydrant plan --explore``: a grid of plans measured, drawn, and one chosen."""
+"""``hydrant plan --explore``: measure and plot a grid of plans, and choose one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
-MODULE = sys.modules["hydrant.workflow.explore"]  # whose name the function has, too
+MODULE = sys.modules["hydrant.workflow.explore"]  # the function has the same name
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
 
 
@@ -33,8 +33,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
     texts = [" ".join(words) for words in itertools.permutations(WORDS, 3)]
     np.random.default_rng(0).shuffle(texts)
-    made = {"train": texts[:40], "validation": texts[40:80]}
-    for name, rows in made.items():
+    parts = {"train": texts[:40], "validation": texts[40:80]}
+    for name, rows in parts.items():
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *((text, "abcde"[len(text) % 5]) for text in rows)])
     (folder / "ood.csv").write_text(
@@ -57,7 +57,7 @@ def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
     assert chosen_place([SINGLE, *points], 1.0, 0.6) == 4
     without = [replace(point, auroc=None, nll=nll) for point, nll in zip(points, (0.3, 0.2, 0.1, 0.1), strict=True)]
     assert chosen_place([SINGLE, *without], 1.0, 0.5) == 2
-    assert chosen_place([SINGLE, row(), row(ratio=0.8)], 1.0, 0.5) == 2, "of equals the cheaper one"
+    assert chosen_place([SINGLE, row(), row(ratio=0.8)], 1.0, 0.5) == 2, "the cheaper of equal plans"
     with pytest.raises(InputError, match=r"the cheapest costs 0\.900"):
         check_affordable([0.9, 1.5], 0.5)
     with pytest.raises(InputError, match=r"the best has 0\.700, the single model 0\.800"):
@@ -71,53 +71,53 @@ def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many layers each tuning left alone."""
-    found, tune = [], hydrant.tune
+    """Number of frozen layers of each tuning."""
+    counts, tune = [], hydrant.tune
 
-    def noted(*given: Any, **named: Any) -> Any:
-        report = tune(*given, **named)
-        found.append(report.frozen)
+    def noted(*values: Any, **named: Any) -> Any:
+        report = tune(*values, **named)
+        counts.append(report.frozen)
         return report
 
     monkeypatch.setattr("hydrant.tuning.tune", noted)
-    return found
+    return counts
 
 
 def test_every_point_is_measured(tables: dict[str, Path], bert_checkpoint: Path, frozen: list[int]) -> None:
     tuning = Jointly(epochs=1, learning_rate=1e-3)
     grid = Grid(forks=[1, 2], heads=[2], methods=["random"], tuning=tuning, max_accuracy_loss=100)
-    found = explore(
+    result = explore(
         bert_checkpoint, tables["validation"], tables["ood"], train=tables["train"],
         compare=[bert_checkpoint] * 2, grid=grid, budget=3.0, members=2, seed=1,
     )  # fmt: skip
-    assert [(each.name, each.fork, each.heads) for each in found.rows] == [
+    assert [(each.name, each.fork, each.heads) for each in result.rows] == [
         ("single model", None, None), ("Deep Ensemble", None, None),
         *[("random", 1, 2)] * 2, *[("random", 2, 2)] * 2,
     ]  # fmt: skip
     assert frozen == [1, 2], "tuned from the fork on"
-    assert found.rows[1].ratio == 2.0
-    assert found.rows[1].accuracy == found.rows[0].accuracy, "two times the same model"
-    for each in found.rows[2:]:
-        plan = HeadPlan("bert", LAYERS, HEADS, found.plan.members, "x") if each.fork == found.plan.fork else None
+    assert result.rows[1].ratio == 2.0
+    assert result.rows[1].accuracy == result.rows[0].accuracy, "two times the same model"
+    for each in result.rows[2:]:
+        plan = HeadPlan("bert", LAYERS, HEADS, result.plan.members, "x") if each.fork == result.plan.fork else None
         if plan is not None:
             assert each.ratio == pytest.approx(estimate_cost(bert_checkpoint, plan, sequence=5).ratio)
-    assert found.plan.head_counts()[0][found.plan.fork :] == [2] * (LAYERS - found.plan.fork)
-    assert found.plan.provenance["explored"]["rows"][0]["accuracy"] == found.rows[0].accuracy
-    assert found.chosen is not None
-    assert found.rows[found.chosen].auroc == max(each.auroc for each in found.rows[2:] if each.auroc is not None)
+    assert result.plan.head_counts()[0][result.plan.fork :] == [2] * (LAYERS - result.plan.fork)
+    assert result.plan.provenance["explored"]["rows"][0]["accuracy"] == result.rows[0].accuracy
+    assert result.chosen is not None
+    assert result.rows[result.chosen].auroc == max(each.auroc for each in result.rows[2:] if each.auroc is not None)
 
 
-def test_what_cannot_come_to_a_plan_is_refused_before_anything_is_measured(
+def test_impossible_explorations_are_refused_before_measuring(
     tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hydrant.fusion.save_bundle", None)
-    given = {"grid": Grid(forks=[1], heads=[3], methods=["random"]), "reading": Reading(examples=1)}
+    settings = {"grid": Grid(forks=[1], heads=[3], methods=["random"]), "reading": Reading(examples=1)}
     with pytest.raises(InputError, match=r"at most 1\.1 × .* the cheapest costs 1\.\d+"):
-        explore(bert_checkpoint, tables["validation"], budget=1.1, grid=given["grid"])
-    with pytest.raises(InputError, match=r"there is 1 example of data .*validation\.csv"):
-        explore(bert_checkpoint, tables["validation"], **given)
+        explore(bert_checkpoint, tables["validation"], budget=1.1, grid=settings["grid"])
+    with pytest.raises(InputError, match=r"validation\.csv has 1 example"):
+        explore(bert_checkpoint, tables["validation"], **settings)
     with pytest.raises(InputError, match="ood is 'auto'"):
-        explore(bert_checkpoint, tables["validation"], "auto", **given)
+        explore(bert_checkpoint, tables["validation"], "auto", **settings)
 
 
 def test_heads_are_planned_as_plan_heads_plans_them(
@@ -126,19 +126,19 @@ def test_heads_are_planned_as_plan_heads_plans_them(
     model, judging = hydrant.models.checkpoint.load_model(bert_checkpoint), []
     halves = MODULE.random_parts
 
-    def kept(*given: Any) -> list[Examples]:
-        parts = halves(*given)
+    def recorded(*values: Any) -> list[Examples]:
+        parts = halves(*values)
         judging[:] = parts[:1]
         return parts
 
-    monkeypatch.setattr(MODULE, "random_parts", kept)
+    monkeypatch.setattr(MODULE, "random_parts", recorded)
     for methods in (["taylor"], ["random"]):
         grid = Grid(forks=[1, 2], heads=[1], methods=methods, max_accuracy_loss=100)
         plan = explore(bert_checkpoint, tables["validation"], grid=grid, budget=3.0, members=2).plan
         processor = load_processor(bert_checkpoint, "text")
-        asked = {"members": 2, "keep": plan.head_counts()[0][-1], "processor": processor}
+        settings = {"members": 2, "keep": plan.head_counts()[0][-1], "processor": processor}
         fork = plan.provenance["fork_from"]
-        alone = hydrant.plan_heads(model, judging[0], methods[0], fork_from=fork, **asked)
+        alone = hydrant.plan_heads(model, judging[0], methods[0], fork_from=fork, **settings)
         facts = {name: fact for name, fact in plan.provenance.items() if name != "explored"}
         assert replace(plan, provenance=facts) == alone
 
@@ -147,7 +147,7 @@ def test_the_single_models_figures_are_those_of_the_original_model(
     tables: dict[str, Path], bert_checkpoint: Path
 ) -> None:
     grid = Grid(forks=[2], heads=[1], methods=["random"], max_accuracy_loss=100)
-    found = explore(bert_checkpoint, tables["validation"], tables["ood"], grid=grid, budget=3.0)
+    result = explore(bert_checkpoint, tables["validation"], tables["ood"], grid=grid, budget=3.0)
     with tables["validation"].open() as file:
         rows = list(csv.reader(file))[1:]
     order = np.random.default_rng([0, len(rows)]).permutation(len(rows))
@@ -159,13 +159,13 @@ def test_the_single_models_figures_are_those_of_the_original_model(
         )
         said = model(**inputs).logits.argmax(dim=-1).numpy()
     right = [int(label) == "abcde".index(name) for label, (_, name) in zip(said, measured, strict=True)]
-    assert found.rows[0].accuracy == pytest.approx(np.mean(right))
-    assert found.examples == 20
+    assert result.rows[0].accuracy == pytest.approx(np.mean(right))
+    assert result.examples == 20
 
 
 @pytest.mark.slow
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
-    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"  # beside the plan, where it has no name
+    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"  # default: beside the plan
     command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore")
     done = run_cli(*command, "--ood", tables["ood"], "--budget", 3, "--method", "random")
     assert done.returncode == 0, done.stderr

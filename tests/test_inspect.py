@@ -1,4 +1,4 @@
-"""``hydrant inspect`` on bundles whose files have the right digests and the wrong content."""
+"""``hydrant inspect`` on malformed files with correct digests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def changed(name: str, **change: Any) -> Callable[[Path], None]:
-    """Put other values into a JSON file, and its digest into the manifest."""
+    """Change values of a JSON file, and update its digest."""
 
     def forge(path: Path) -> None:
         bundle = Bundle.open(path)
@@ -64,7 +64,7 @@ def test_malformed_files_are_reported_with_the_reason(name: str, path: Path) -> 
     text = inspect_text(facts)
     assert any(re.search(words, problem) for problem in facts["problems"]), facts["problems"]
     assert all(f"PROBLEM       {problem}" in text for problem in facts["problems"])
-    assert "bundle        " in text, "all else is still shown"
+    assert "bundle        " in text, "other lines are still shown"
 
 
 def test_the_command_ends_with_status_1(path: Path) -> None:
@@ -78,8 +78,8 @@ def test_the_command_ends_with_status_1(path: Path) -> None:
     assert facts["layers"] == 3
 
 
-def test_an_open_bundle_is_looked_at_as_its_manifest_was_read(path: Path) -> None:
-    """It may be the one that was signed, and not the one that stands there by now."""
+def test_an_open_bundle_is_inspected_by_its_manifest(path: Path) -> None:
+    """The open manifest may be signed; the one on disk may have changed."""
     opened = Bundle.open(path)
     changed("calibration.json", temperature=2.0)(path)
     facts = inspect_bundle(opened)
@@ -89,7 +89,7 @@ def test_an_open_bundle_is_looked_at_as_its_manifest_was_read(path: Path) -> Non
 
 
 def test_fuse_counts_parameters_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Unequal members: the weights file pads them, and holds heads that two of them keep twice."""
+    """For unequal members the weights file has padding and duplicate heads."""
     random_plan("bert", 3).save(tmp_path / "plan.json")
     done = run_cli("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "bundle", "--json")
     assert done.returncode == 0, done.stderr

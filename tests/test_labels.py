@@ -307,7 +307,7 @@ def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Pa
     for words in ("micro F1", "macro F1", "mean average precision", "OOD AUROC by energy", "greeting"):
         assert words in told
     page = (tmp_path / "page.html").read_text()
-    assert "Finding wrong answers" in page
+    assert "Detection of wrong answers" in page
     shown = ran("predict", out, "hello money")
     assert shown.split()[:2] == ["input", "labels"]
     found = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]
@@ -318,4 +318,4 @@ def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Pa
     above = {name for name, limit in zip(NAMES, thresholds, strict=True)
              if np.float32(found["probabilities"][name]) > np.float32(limit)}  # fmt: skip
     assert {each["label"] for each in found["labels"]} == above
-    assert "of which any may apply" in ran("inspect", out)
+    assert "any of which may apply" in ran("inspect", out)

@@ -1,4 +1,4 @@
-"""MC dropout as a competitor: against transformers' own training mode, whatever else is in the batch."""
+"""MC dropout as a competitor equals transformers' training mode, independent of the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.errors import InputError
-from hydrant.evaluation.dropout import Asked, DropoutPasses, asked
+from hydrant.evaluation.dropout import DropoutPasses, DropoutSpec, dropout_spec
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
@@ -40,9 +40,9 @@ def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.mark.parametrize("family", RATES)
 def test_passes_are_those_of_transformers_in_training_mode(family: str) -> None:
-    """Mean and spread of the logits over many passes, within what chance allows; a wrong rate or place shows."""
+    """Mean and spread of the logits over many passes agree within sampling error."""
     count, inputs = 1500, make_inputs(family, batch=2)
-    found = backend(family, count)._run({name: tensor.numpy() for name, tensor in inputs.items()})["member_logits"]
+    logits = backend(family, count)._run({name: tensor.numpy() for name, tensor in inputs.items()})["member_logits"]
     model = make_model(family, **RATES[family]).train()
     torch.manual_seed(12)
     for row in range(2):
@@ -53,13 +53,13 @@ def test_passes_are_those_of_transformers_in_training_mode(family: str) -> None:
         spread = expected.std(axis=0)
         assert spread.min() > 0.01
         error = spread * np.sqrt(2 / count)
-        assert (np.abs(found[row].mean(axis=0) - expected.mean(axis=0)) < 5 * error).all()
-        np.testing.assert_allclose(found[row].std(axis=0), spread, rtol=0.15)
+        assert (np.abs(logits[row].mean(axis=0) - expected.mean(axis=0)) < 5 * error).all()
+        np.testing.assert_allclose(logits[row].std(axis=0), spread, rtol=0.15)
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
 def test_neither_batch_mates_nor_threads_of_the_caller_change_a_score(family: str) -> None:
-    """Alone, reversed, behind more padding: bit for bit the same; another seed or input: other masks."""
+    """Batch, order and padding change no bit; another seed or input changes the masks."""
     inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=5).items()}
     runs = backend(family, 6)
     torch.manual_seed(3)
@@ -79,16 +79,16 @@ def test_neither_batch_mates_nor_threads_of_the_caller_change_a_score(family: st
 
 
 def test_which_model_is_meant(bundle: Path, tmp_path: Path) -> None:
-    assert asked("mc-dropout:10:some/model", []) == Asked(10, "some/model")
-    assert asked("mc-dropout:2", [bundle, "mc-dropout:2", "model"]) == Asked(2, "model")
-    assert asked("some/model", []) is None
+    assert dropout_spec("mc-dropout:10:some/model", []) == DropoutSpec(10, "some/model")
+    assert dropout_spec("mc-dropout:2", [bundle, "mc-dropout:2", "model"]) == DropoutSpec(2, "model")
+    assert dropout_spec("some/model", []) is None
     for source, compare, message in (
-        ("mc-dropout", ["model"], "names no number of passes from 2 to 1000"),
+        ("mc-dropout", ["model"], "mc-dropout.*2 to 1000"),
         ("mc-dropout:4", [bundle], r"names no checkpoint, and no checkpoint is compared"),
         ("mc-dropout:4", ["a", "b"], r"several are compared \(a, b\)"),
     ):
         with pytest.raises(InputError, match=message):
-            asked(source, compare)
+            dropout_spec(source, compare)
 
 
 def test_a_checkpoint_without_dropout_is_refused(bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_a_checkpoint_without_dropout_is_refused(bundle: Path, vit_checkpoint: P
                ).save_pretrained(tmp_path / "still")  # fmt: skip
     with pytest.raises(InputError, match=r"still has dropout rates of zero.*hydrant plan --method dropout"):
         evaluate(bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
-    with pytest.raises(InputError, match="knows other classes than the bundle under evaluation: LABEL_0"):
+    with pytest.raises(InputError, match="different classes: LABEL_0"):
         evaluate(bundle, data, compare=[f"mc-dropout:3:{vit_checkpoint}"], figures=Figures(bootstrap=0))

@@ -346,13 +346,13 @@ def test_a_killed_command_resumes(text_bundle: Path, texts: list[str], tmp_path:
     assert not output.exists()
     done = run_cli(*words)
     assert done.returncode == 0, done.stderr
-    assert "chunks were there already" in done.stdout
+    assert "chunks existed already" in done.stdout
     assert "wrote 750 prediction(s) of 1500 (shard 2/2)" in done.stdout
     rows = read(output)
     assert [row["index"] for row in rows] == list(range(750, 1500))
     assert [row["input"] for row in rows] == (texts * 10)[750:]
     again = run_cli(*words)
-    assert again.stdout == f"{output} was there already: shard 2/2, 750 of 1500 rows\n"
+    assert again.stdout == f"{output} exists already: shard 2/2, 750 of 1500 rows\n"
 
 
 def test_commands_end_to_end(

@@ -1,4 +1,4 @@
-"""Option types, which check themselves, and the command line's options, which are made from them."""
+"""Option types, which check themselves, and the command-line options generated from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from hydrant import (
     TensorRTForRTX,
     Timing,
 )
-from hydrant.cli.main import COMMANDS, main, parse
+from hydrant.cli.main import COMMANDS, FIRST, main, parse
 from hydrant.cli.renamed import PYTHON_ONLY, RENAMED
 from hydrant.cli.shared import read_options
 
@@ -68,27 +69,40 @@ def test_option_types_refuse_values_by_name(make: Callable[[], Any], name: str) 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_of_every_help_can_be_parsed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_short_and_its_example_can_be_parsed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "116")  # 24 before a help text, 90 for it, and 2 that argparse leaves
     with pytest.raises(SystemExit):
         main([name, "--help"])
     shown = capsys.readouterr().out
     assert f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}." in shown
+    options = shown.partition("\n\nexample: ")[0].partition("\n\nbackends: ")[0].splitlines()[2:]
+    wrapped = [
+        (line, after)
+        for line, after in pairwise(options)
+        if re.match(" {24}|  .{20}  ", line) and after[:24] == " " * 24
+    ]
+    assert not wrapped
+    assert set(re.findall("^[a-z]+(?=:$)", shown, flags=re.M)) <= {"required", "common", "advanced"}
     command = shlex.split(shown.rpartition("example: ")[2])
     assert command[:2] == ["hydrant", name]
     assert parse(command[1:]).command == name
 
 
 def test_an_option_is_its_parameter() -> None:
-    """Name, type, default, choices and help: from the signature and the docstring."""
-    given = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
-    assert (given.bundle, given.data, given.risk) == (Path("out"), "x.csv", 0.25)
-    assert read_options(given) == Reading(batch_size=7)
-    assert not hasattr(given, "coverage"), "what was not given keeps the verb's default"
+    """Name, type, default, choices and help come from the signature and the docstring."""
+    options = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
+    assert (options.bundle, options.data, options.risk) == (Path("out"), "x.csv", 0.25)
+    assert read_options(options) == Reading(batch_size=7)
+    assert not hasattr(options, "coverage"), "omitted options keep the verb's default"
 
 
-def test_former_options_still_read_or_name_their_place(capsys: pytest.CaptureFixture[str]) -> None:
-    given = parse(["evaluate", "out", "--data", "x.csv", "--text-column", "query", "--examples=9", "--batch-size", "7"])
-    assert read_options(given) == Reading(text="query", examples=9, batch_size=7)
+def test_former_options_work_or_name_their_replacement(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse(
+        ["evaluate", "out", "--data", "x.csv", "--text-column", "query", "--examples=9", "--batch-size", "7"]
+    )
+    assert read_options(options) == Reading(text="query", examples=9, batch_size=7)
     warned = capsys.readouterr().err
     assert [flag for flag in RENAMED if flag in warned] == ["--text-column", "--examples", "--batch-size"]
     for command, places in PYTHON_ONLY.items():
@@ -108,14 +122,14 @@ CIRCUIT = ["--method", "circuit"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plan", "m", "--ood", "x"], "--ood is given for --method taylor, which has no use for it; leave it out"),
-        (["plan", "m", "--method", "random", "--ood", "x"], "--ood is given for --method random, which has no use"),
+        (["plan", "m", "--ood", "x"], "--ood does not apply to --method taylor;"),
+        (["plan", "m", "--method", "random", "--ood", "x"], "--ood does not apply to --method random;"),
         (["plan", "m", *CIRCUIT], "objective 'separation' needs out-of-distribution data"),
         (["plan", "m", "--keep", "2", "--budget", "1.5"], "argument --budget: not allowed with argument --keep"),
         (["build", "b", "--backend", "tensorrt-rtx", "--hardware-compatibility", "ampere+"],
-         "--hardware-compatibility is given for --backend tensorrt-rtx, which has no use for it"),
-        (["build", "b", "--compute-capability", "8.9"], "leave it out, or use --backend tensorrt-rtx"),
-        (["tune", "b", "--data", "x", "--keep-separate", "mlp"], "--keep-separate is given without --per-member"),
+         "--hardware-compatibility does not apply to --backend tensorrt-rtx;"),
+        (["build", "b", "--compute-capability", "8.9"], "use --backend tensorrt-rtx"),
+        (["tune", "b", "--data", "x", "--keep-separate", "mlp"], "--keep-separate needs --per-member"),
         (["calibrate", "b", "--data", "x", "--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
         (["export", "b", "--without", "fast"], "rewrite 'fast' is unknown"),
     ],
@@ -134,7 +148,7 @@ def test_options_that_make_no_sense_together(
 
 
 def loaded(*words: str) -> set[str]:
-    """Modules that a command has imported when it ends."""
+    """Return the modules that a command has imported."""
     code = (
         "import sys\n"
         "from hydrant.cli.main import main\n"
@@ -149,15 +163,22 @@ def loaded(*words: str) -> set[str]:
 HEAVY = {"torch", "transformers", "datasets", "onnx", "onnxruntime", "openvino", "matplotlib", "sklearn", "scipy"}
 
 
-def test_help_imports_no_heavy_library_and_no_subcommand() -> None:
-    found = loaded("--help")
-    assert not found & (HEAVY | {"numpy"})
-    assert not {f"hydrant.cli.{name}" for name in COMMANDS} & found
+@pytest.mark.parametrize("words", [["--help"], []])
+def test_overview_shows_six_commands_first_and_imports_no_subcommand(words: list[str]) -> None:
+    code = f"import sys; from hydrant.cli.main import main; main({words})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, not done.stdout) == ((0, False) if words else (2, True))
+    first, _, more = (done.stdout or done.stderr).partition("more commands:")
+    assert re.findall("^  ([a-z]+)  ", first, flags=re.M) == list(FIRST)
+    assert {*FIRST, *re.findall("^  ([a-z]+)  ", more, flags=re.M)} == set(COMMANDS)
+    modules = loaded(*words)
+    assert not modules & (HEAVY | {"numpy"})
+    assert not {f"hydrant.cli.{name}" for name in COMMANDS} & modules
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of texts with a graph; ``bare``, beside it, has neither a graph nor a processor."""
+    """Text bundle with a graph; ``bare`` beside it has neither graph nor processor."""
     from support import make_model, make_tokenizer, random_plan
 
     folder = tmp_path_factory.mktemp("options")
@@ -168,17 +189,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
-    found = loaded("predict", str(bundle), "hello world", "--backend", "onnxruntime")
-    assert "onnxruntime" in found
-    assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
-    commands = {name.removeprefix("hydrant.cli.") for name in found if name.startswith("hydrant.cli.")}
+    modules = loaded("predict", str(bundle), "hello world", "--backend", "onnxruntime")
+    assert "onnxruntime" in modules
+    assert not modules & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
+    commands = {name.removeprefix("hydrant.cli.") for name in modules if name.startswith("hydrant.cli.")}
     assert commands <= {"main", "renamed", "terminal", "command_options", "shared", "predict", "prediction_text"}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 @pytest.mark.parametrize("words", [["--version"], ["inspect", "BARE", "--json"], ["predict", "BUNDLE", "hello"],
                                    ["predict", "BUNDLE", "--input", "FILE", "--skip-invalid"]])  # fmt: skip
-def test_a_full_device_is_told_in_one_line(words: list[str], bundle: Path, tmp_path: Path) -> None:
+def test_a_full_device_is_reported_in_one_line(words: list[str], bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
     places = {"BUNDLE": str(bundle), "BARE": str(bundle.with_name("bare")), "FILE": str(tmp_path / "x.csv")}
     command = [sys.executable, "-m", "hydrant", *(places.get(word, word) for word in words)]

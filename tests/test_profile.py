@@ -1,4 +1,4 @@
-"""Profiling: how times are taken and summed up, what is run beside a bundle, and what is told about it."""
+"""Profiling: times and their statistics, baselines, and reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4}
 
 
 def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, plot: bool = False, **options: Any) -> Any:
-    """Of few runs after one to warm up, and not drawn; options of the timing stand among the others."""
+    """Profile with few runs and without a plot; options of ``Timing`` may be among the others."""
     shape = {name: options.pop(name) for name in ("batch", "sequence", "threads", *QUICK) if name in options}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydrant.evaluation.profile_report.Rules", partial(Rules, warm_up=0.0))
@@ -64,10 +64,10 @@ def architecture(bundle: Path) -> Architecture:
 
 def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
     ran: list[int] = []
-    taken = [1.0, 2.0, 4.0]  # seconds, by a clock of their own
+    durations = [1.0, 2.0, 4.0]  # seconds of a simulated clock
     runs = [partial(ran.append, index) for index in range(3)]
     rules = Rules(seconds=0, iterations=4, warm_up=0)
-    seconds = interleave(runs, rules, clock=lambda: sum(taken[index] for index in ran))
+    seconds = interleave(runs, rules, clock=lambda: sum(durations[index] for index in ran))
     assert ran[:3] == [0, 1, 2], "one run of each to warm up"
     assert ran[3:] == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     np.testing.assert_allclose(seconds, [[1, 2, 4]] * 4)
@@ -75,23 +75,23 @@ def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
 
 def test_percentiles_and_variation() -> None:
     seconds = np.random.default_rng(0).gamma(4.0, 0.01, 501)
-    found = Latency.of(seconds)
+    latency = Latency.of(seconds)
     for name, level in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
-        assert getattr(found, name) == pytest.approx(np.quantile(seconds, level) * 1e3)
-    assert found.mean == pytest.approx(seconds.mean() * 1e3)
-    assert found.iterations == 501
+        assert getattr(latency, name) == pytest.approx(np.quantile(seconds, level) * 1e3)
+    assert latency.mean == pytest.approx(seconds.mean() * 1e3)
+    assert latency.iterations == 501
     by_hand = Latency.of(np.array([0.001, 0.003, 0.002, 0.002, 0.003]))
     assert by_hand.variation == pytest.approx(math.sqrt((1.44 + 0.64 * 2 + 0.04 * 2) / 5) / 2.2)
     assert by_hand.drift == pytest.approx(0)  # medians of (1, 3) and (2, 2, 3)
     assert Latency.of(np.array([0.002, 0.002, 0.003, 0.003])).drift == pytest.approx(0.5)
 
 
-def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
+def test_a_ratio_has_the_median_and_the_spread_of_the_rounds() -> None:
     baseline = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    found = Ratio.of(baseline * [2.0, 3.0, 2.0, 1.0, 2.0], baseline)
-    assert found.median == pytest.approx(8 / 4)  # medians of (2, 6, 8, 8, 32) and of the baseline
-    assert found.p5 == pytest.approx(1.2)  # a fifth of the way from 1 to 2
-    assert found.p95 == pytest.approx(2.8)
+    ratio = Ratio.of(baseline * [2.0, 3.0, 2.0, 1.0, 2.0], baseline)
+    assert ratio.median == pytest.approx(8 / 4)  # medians of (2, 6, 8, 8, 32) and of the baseline
+    assert ratio.p5 == pytest.approx(1.2)  # a fifth of the way from 1 to 2
+    assert ratio.p95 == pytest.approx(2.8)
 
 
 def runner(name: str, precision: str = "fp32") -> Any:
@@ -115,24 +115,24 @@ def products(graph: Path) -> int:
     return sum(node.op_type in ("MatMul", "Gemm") for node in onnx.load(graph).graph.node)
 
 
-def test_baselines_are_the_single_model_plain_and_rewritten_and_m_of_the_plain(
+def test_baselines_are_the_plain_and_rewritten_single_model_and_a_deep_ensemble(
     text_bundle: Path, tmp_path: Path
 ) -> None:
     runners = [runner("openvino", "bf16"), runner("torch"), runner("onnxruntime", "int8")]
-    found = baseline_subjects(Bundle.open(text_bundle), runners, ["single", "deep-ensemble"], tmp_path)
-    assert [(subject.model, subject.backend, subject.precision, subject.copies) for subject in found] == [
+    subjects = baseline_subjects(Bundle.open(text_bundle), runners, ["single", "deep-ensemble"], tmp_path)
+    assert [(subject.model, subject.backend, subject.precision, subject.copies) for subject in subjects] == [
         ("single", "openvino", "bf16", 1), ("single, rewritten", "openvino", "bf16", 1),
         ("deep-ensemble", "openvino", "bf16", 3), ("single", "onnxruntime", "fp32", 1),
         ("single, rewritten", "onnxruntime", "fp32", 1), ("deep-ensemble", "onnxruntime", "fp32", 3),
     ]  # fmt: skip
-    plain, rewritten, ensemble = (subject.graph for subject in found[:3])
+    plain, rewritten, ensemble = (subject.graph for subject in subjects[:3])
     assert plain == ensemble != rewritten
     # 3 layers of stacked query-key-value, scores, mixture, output, 2 × MLP; pooler and classifier
     assert products(plain) == 3 * 6 + 2
     bundle = Bundle.open(text_bundle)
     batch = full_batch(architecture(text_bundle), 2, 9, 0)
     outputs = []
-    for subject in found[3:]:
+    for subject in subjects[3:]:
         opened = subject.open(bundle, 1)
         outputs.append(opened.run(batch)["probabilities"])
         assert opened.chunk(batch) == round(800 / 9), "one stream, whatever the bundle has"
@@ -173,22 +173,22 @@ def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
     assert any("random weights" in note for note in report.notes)
 
 
-def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Path, tmp_path: Path) -> None:
+def test_the_report_in_the_bundle_has_no_absolute_paths(text_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = quick(folder, batch=[2], sequence=[5], baseline=["single"], layers=True)
     assert (report.layers.batch, report.layers.sequence, len(report.layers.nodes)) == (2, 5, 10)
     assert sum(part.share for part in report.layers.operators) == pytest.approx(1)
     assert sum(part.milliseconds for part in report.layers.operators) == pytest.approx(report.layers.milliseconds)
     bundle = Bundle.open(folder)
-    found = bundle.read_json("reports/profile.json")
-    assert found == json.loads(json.dumps(report.to_json()))
-    assert found["files"] == bundle.digests()
-    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.0}
-    assert found["machine"]["versions"]["numpy"] == np.__version__
+    facts = bundle.read_json("reports/profile.json")
+    assert facts == json.loads(json.dumps(report.to_json()))
+    assert facts["files"] == bundle.digests()
+    assert facts["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.0}
+    assert facts["machine"]["versions"]["numpy"] == np.__version__
     text = bundle.file("reports/profile.json").read_text()
     assert str(tmp_path) not in text
     assert sys.prefix not in text
-    assert not list(folder.glob(".*")), "nothing is left over"
+    assert not list(folder.glob(".*")), "no temporary files"
 
 
 def node(name: str, operator: str, start: int, microseconds: int) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
     ({"baseline": "single", "backend": "torch"}, "backend torch cannot run a baseline"),
     ({"layers": True, "backend": "torch"}, "backend torch does not report"),
 ])  # fmt: skip
-def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
+def test_invalid_options(options: dict[str, Any], message: str, text_bundle: Path) -> None:
     with pytest.raises(HydrantError) as caught:
         quick(text_bundle, **{"backend": "onnxruntime", **options})
     assert message in str(caught.value)

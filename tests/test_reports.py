@@ -1,4 +1,4 @@
-"""Reports where the bundle cannot be written, and in a folder of their own."""
+"""Reports outside the bundle, and of bundles that cannot be written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "pr
 
 
 def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Calibrated anew while it was measured; another report, or a file more, changes nothing of what it speaks of."""
+    """A bundle that is recalibrated during a measurement gets no report; other new files do not matter."""
     path = Path(shutil.copytree(bundle, tmp_path / "copy"))
     measured = store.Bundle.open(path)
     store.Bundle.open(path).add({"reports/other.json": b"{}", "engines/one.json": b"{}"})
@@ -48,9 +48,7 @@ def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_gets_the_report_instead_of_the_bundle(
-    verb: str, bundle: Path, text_csv: Path, tmp_path: Path
-) -> None:
+def test_reports_can_be_written_to_a_folder(verb: str, bundle: Path, text_csv: Path, tmp_path: Path) -> None:
     before = tree(bundle)
     report = VERBS[verb](bundle, text_csv, tmp_path / "deep" / "er")
     assert tree(bundle) == before

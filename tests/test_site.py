@@ -1,4 +1,4 @@
-"""The site that ``make docs`` builds: without warnings, with links that lead somewhere, and readable offline."""
+"""The site that ``make docs`` builds: no warnings, no broken links, readable offline."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href"}
-"""What a browser fetches by itself, and from where."""
+"""Elements that a browser loads, and the attribute of their address."""
 
 
 class Page(HTMLParser):
-    """What a page names, links to and loads, and its text."""
+    """Anchors, links, loaded addresses and text of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attributes}
-        self.names |= {given[name] for name in ("id", "name") if name in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        if tag in LOADED and LOADED[tag] in given:
-            self.loads.append(given[LOADED[tag]])
+        values = {name: value or "" for name, value in attributes}
+        self.names |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in LOADED and LOADED[tag] in values:
+            self.loads.append(values[LOADED[tag]])
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -58,22 +58,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed
     assert "No issues found" in printed
-    assert "griffe" not in printed, "docstrings that do not fit their signatures are told so"
+    assert "griffe" not in printed, "docstrings match their signatures"
     return {path: Page(path) for path in sorted((folder / ".build/site").rglob("*.html"))}
 
 
-def test_links_of_the_site_lead_somewhere(pages: dict[Path, Page]) -> None:
+def test_links_of_the_site_have_targets(pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         if path.name == "404.html":
-            continue  # served from anywhere, so its links start at the root
+            continue  # its links start at the root
         assert not [place for place in page.loads if "//" in place], f"{path.name} loads from elsewhere"
         for link in [*page.links, *page.loads]:
             if link.startswith(("https:", "mailto:", "data:")):
                 continue
             place, _, anchor = unquote(link).partition("#")
-            found = (path.parent / place).resolve() if place else path
-            assert found.is_file(), f"{path.name} links to {link}"
-            assert not anchor or found not in pages or anchor in pages[found].names, f"{path.name} links to {link}"
+            linked = (path.parent / place).resolve() if place else path
+            assert linked.is_file(), f"{path.name} links to {link}"
+            assert not anchor or linked not in pages or anchor in pages[linked].names, f"{path.name} links to {link}"
 
 
 def test_every_public_name_has_its_place_on_the_python_page(pages: dict[Path, Page]) -> None:

@@ -53,7 +53,7 @@ def checkpoint(place: Path, classes: list[str], pixels: int, dropout: float = 0.
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the vision study reads: checkpoints of two layers, and a few random images."""
+    """Input of the vision study: checkpoints of two layers, and a few random images."""
     place = tmp_path_factory.mktemp("study")
     checkpoint(place / "models/vit-tiny-imagenet", ["a", "b", "c"], 64)
     checkpoint(place / "models/vit-tiny-cifar10", ["a", "b"], 32)
@@ -81,7 +81,7 @@ def subject(options: argparse.Namespace) -> Tiny:
 
 @pytest.fixture(scope="module")
 def ran(shared: Path) -> argparse.Namespace:
-    """The vision study, but for rows that are tuned as others are."""
+    """The vision study, without rows that are tuned like others."""
     options = argparse.Namespace(
         shared=shared, work=shared / "work", jobs=1, resamples=10, seconds=0.01, leave_out=LEFT_OUT, no_latency=False,
         document=shared / "docs/vision.md", output=shared / "study.json",
@@ -93,7 +93,7 @@ def ran(shared: Path) -> argparse.Namespace:
 
 
 @pytest.mark.slow
-def test_a_whole_study_leaves_figures_tables_and_a_picture(ran: argparse.Namespace) -> None:
+def test_a_whole_study_writes_metrics_tables_and_a_picture(ran: argparse.Namespace) -> None:
     report = json.loads(ran.output.read_text())
     rows = {row["name"]: row for row in report["rows"]}
     names = ["single", "single, tuned", "BatchEnsemble", "LoRA-Ensemble", "Deep Ensemble"]
@@ -114,7 +114,7 @@ def test_a_whole_study_leaves_figures_tables_and_a_picture(ran: argparse.Namespa
     assert (ran.document.parent / "vision.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace) -> None:
+def test_an_interrupted_study_resumes(ran: argparse.Namespace) -> None:
     notes = {path: path.stat().st_mtime_ns for path in ran.work.rglob("recipe.json")}
     assert len(notes) > 20
     shutil.rmtree(ran.work / "lora-1")

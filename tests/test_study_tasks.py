@@ -24,7 +24,7 @@ SIZES = Sizes(train=40, validation=20, calibration=20, test=30, ood_test=12)
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CLINC150 in small: four queries of every intent in each split, and some out of scope."""
+    """A small CLINC150: four queries of every intent in each split, and some out of scope."""
     folder = tmp_path_factory.mktemp("shared") / "data/clinc150"
     folder.mkdir(parents=True)
     for split in ("train", "val", "test", "oos_test"):
@@ -37,7 +37,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def snips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The SNIPS benchmark in small: twenty-five requests of every intent and one that all have."""
+    """A small SNIPS benchmark: twenty-five requests of every intent, and one that all intents share."""
     folder = tmp_path_factory.mktemp("snips")
     for intent in (*tasks_data.KNOWN, *tasks_data.STRANGE):
         rows = [
@@ -56,7 +56,7 @@ def test_domains_know_every_intent_of_clinc150(shared: Path) -> None:
     assert {intent for _, intent in tasks_data.read_queries(shared / "data/clinc150/train.csv")} == set(DOMAIN_OF)
 
 
-def test_no_request_stands_in_two_splits(snips: Path) -> None:
+def test_no_request_is_in_two_splits(snips: Path) -> None:
     known = tasks_data.slots(snips, SIZES)
     data = known.data
     splits = [data.train, data.validation, known.calibration, data.test, data.ood_test]
@@ -81,7 +81,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(snips: Path, queries: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a whole miniature run leaves behind."""
+    """Output folder of a whole miniature run."""
     folder = tmp_path_factory.mktemp("ran")
     study_tasks.main(
         [str(queries.parents[1]), "--snips", str(snips), "--base", str(base), "--tasks", "tagger", "--fast",

@@ -1,4 +1,4 @@
-"""Calibrating and evaluating a bundle of every task: against scikit-learn, naive loops, and the predictions."""
+"""Calibration and evaluation of every task, compared with scikit-learn, naive loops, and the predictions."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 @pytest.fixture(scope="module")
 def bundles(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of each task, fused with a random plan, exported and calibrated with its distance."""
-    made = {}
+    """Bundle of each task, with a random plan, exported and calibrated with its distance."""
+    paths = {}
     for kind, case in cases.items():
-        made[kind] = tmp_path_factory.mktemp("bundles") / kind
+        paths[kind] = tmp_path_factory.mktemp("bundles") / kind
         plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
-        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), made[kind], load_processor(case.checkpoint, "text"))
-        hydrant.export_onnx(made[kind])
-        hydrant.calibrate(made[kind], case.train, fit=case.train, reading=case.reading, force=True)
-    return made
+        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), paths[kind], load_processor(case.checkpoint, "text"))
+        hydrant.export_onnx(paths[kind])
+        hydrant.calibrate(paths[kind], case.train, fit=case.train, reading=case.reading, force=True)
+    return paths
 
 
 def read(case: Case, file: Path) -> Examples:
@@ -111,47 +111,47 @@ def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: d
 # Metrics
 
 
-def of_relevance(case: Case, found: Any, known: Examples) -> dict[str, Any]:
+def of_relevance(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
     labels = known.labels
     assert labels is not None
-    errors, deviation = labels - found.score, np.sqrt(found.score_variance)
+    errors, deviation = labels - prediction.score, np.sqrt(prediction.score_variance)
     expected: dict[str, Any] = {
         "rmse": np.sqrt((errors**2).mean()),
         "mae": np.abs(errors).mean(),
-        "interval_coverage": ((found.interval_low <= labels) & (labels <= found.interval_high)).mean(),
-        "interval_width": (found.interval_high - found.interval_low).mean(),
-        "correlation": scipy.stats.spearmanr(found.score, labels).statistic,
-        "errors.score_variance.spearman": scipy.stats.spearmanr(np.abs(errors), found.score_variance).statistic,
+        "interval_coverage": ((prediction.interval_low <= labels) & (labels <= prediction.interval_high)).mean(),
+        "interval_width": (prediction.interval_high - prediction.interval_low).mean(),
+        "correlation": scipy.stats.spearmanr(prediction.score, labels).statistic,
+        "errors.score_variance.spearman": scipy.stats.spearmanr(np.abs(errors), prediction.score_variance).statistic,
     }
     queries = [query for query, _ in known.inputs]
     groups = [np.flatnonzero([query == each for query in queries]) for each in dict.fromkeys(queries)]
     groups = [own for own in groups if len(own) > 1 and labels[own].any()]
-    for suffix, order in (("", found.score), ("_cautious", found.score - deviation)):
+    for suffix, order in (("", prediction.score), ("_cautious", prediction.score - deviation)):
         gains = [sklearn.metrics.ndcg_score([labels[own]], [order[own]], k=10) for own in groups]
         expected[f"ndcg{suffix}"] = np.mean(gains)
         expected[f"mrr{suffix}"] = np.mean([reciprocal_rank(order[own], labels[own]) for own in groups])
     return expected
 
 
-def of_labels(case: Case, found: Any, known: Examples) -> dict[str, Any]:
-    truth, p = known.labels, found.probabilities
+def of_labels(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
+    truth, p = known.labels, prediction.probabilities
     assert truth is not None
-    wrong = (found.assigned != truth).any(axis=1)
+    wrong = (prediction.assigned != truth).any(axis=1)
     return {
-        "exact_match": sklearn.metrics.accuracy_score(truth, found.assigned),
-        "micro_f1": sklearn.metrics.f1_score(truth, found.assigned, average="micro"),
-        "macro_f1": sklearn.metrics.f1_score(truth, found.assigned, average="macro", zero_division=0),
+        "exact_match": sklearn.metrics.accuracy_score(truth, prediction.assigned),
+        "micro_f1": sklearn.metrics.f1_score(truth, prediction.assigned, average="micro"),
+        "macro_f1": sklearn.metrics.f1_score(truth, prediction.assigned, average="macro", zero_division=0),
         "mean_average_precision": sklearn.metrics.average_precision_score(truth, p, average="macro"),
         "nll": sum(sklearn.metrics.log_loss(truth[:, c], np.float64(p[:, c])) for c in range(3)),
         "brier": ((p - truth) ** 2).mean(),
-        "errors.predictive_entropy.auroc": sklearn.metrics.roc_auc_score(wrong, found.predictive_entropy),
+        "errors.predictive_entropy.auroc": sklearn.metrics.roc_auc_score(wrong, prediction.predictive_entropy),
     }
 
 
-def of_tokens(case: Case, found: Any, known: Examples) -> dict[str, Any]:
-    """Spans by hand; the words of each text lie one behind the other."""
+def of_tokens(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
+    """Spans computed by hand; the words of each text are consecutive."""
     right, predicted, there, hits, losses, wrong, doubt = 0, 0, 0, [], [], [], []
-    for words, text, row in zip(found, known.inputs, known.labels, strict=True):
+    for words, text, row in zip(prediction, known.inputs, known.labels, strict=True):
         tags, said = row[: len(text)], words.prediction
         hits += (said.label == tags).tolist()
         losses += (-np.log(said.probabilities[np.arange(len(tags)), tags].astype(np.float64))).tolist()
@@ -183,8 +183,8 @@ def test_metrics_are_those_of_the_predictions(
     known, (ours, single) = read(case, case.validation), report.models
     with hydrant.load(bundles[kind], "onnxruntime") as predictor:
         predicted, other = predictor.predict(known.inputs), predictor.predict(strange(case))
-        found = predictor.words(predicted) if kind == "tokens" else predicted
-    expected = {"relevance": of_relevance, "multi_label": of_labels, "tokens": of_tokens}[kind](case, found, known)
+        prediction = predictor.words(predicted) if kind == "tokens" else predicted
+    expected = {"relevance": of_relevance, "multi_label": of_labels, "tokens": of_tokens}[kind](case, prediction, known)
     if kind != "tokens":
         outside = np.repeat([0, 1], [len(predicted), len(other)])
         for name in ("distance",) if kind == "relevance" else ("predictive_entropy", "energy", "distance"):
@@ -213,7 +213,7 @@ def test_metrics_are_those_of_the_predictions(
 def test_competitors_in_another_order_of_labels(
     bundles: dict[str, Path], cases: dict[str, Case], tmp_path: Path
 ) -> None:
-    """A model with its labels turned round gives the same metrics."""
+    """A model with reversed labels has the same metrics."""
     bundle, case = bundles["multi_label"], cases["multi_label"]
     turned = list(reversed(NAMES))
     order = [NAMES.index(name) for name in turned]

@@ -59,7 +59,7 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     stages = report.stages
     assert Bundle.open(report.bundle).has("density.safetensors")
     assert ("rmse" in stages["plan"]) == (kind == "regression")
-    expected = "a temperature for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
+    expected = "for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
     assert expected in said[4]
     ours, single = report.figures()
     quality = {"regression": "rmse", "relevance": "ndcg", "multi_label": "micro_f1"}[kind]
@@ -116,7 +116,7 @@ def test_corrupted_inputs_of_every_task(
     assert all(row.loss_gap == pytest.approx(row.figures[loss] - model.clean[loss]) for row in model.noise)
     assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
     title = tasks.TASKS[TASKS[kind]].columns[loss].title
-    assert f"{title} on 66 corrupted examples minus that" in page.read_text()
+    assert f"{title} on 66 corrupted examples minus {title}" in page.read_text()
     # the worst by hand, through what ships
     known = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
     known = known.take(np.random.default_rng(0).permutation(len(known)))

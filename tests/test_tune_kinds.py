@@ -60,7 +60,7 @@ def test_a_tuned_lora_ensemble(low_rank: str, how: Jointly | PerMember, tmp_path
     facts = inspect_bundle(bundle)
     assert facts["tuned"]["per_member"] is isinstance(how, PerMember)
     assert facts["separate"] == (["classifier", "mlp", "pooler"] if separate else ["classifier", "pooler"])
-    assert "; adapters tell where that began" in inspect_text(facts)
+    assert "; adapters describe the state before" in inspect_text(facts)
 
 
 def test_updates_of_one_weight_cannot_part(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_a_tuned_zero_shot_classifier(tmp_path: Path) -> None:
     after = load_ensemble(path)
     assert not torch.equal(after.classifier.weight, before.classifier.weight)
     assert Bundle.open(path).manifest["fusion"]["zero_shot"] == model.prompts.to_json()
-    assert "; prompts tell where that began" in inspect_text(inspect_bundle(path))
+    assert "; prompts describe the state before" in inspect_text(inspect_bundle(path))
     with torch.no_grad():
         assert torch.isfinite(after(**make_inputs("clip")).member_logits).all()

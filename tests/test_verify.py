@@ -36,7 +36,7 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with a graph, to be copied."""
+    """Bundle with a graph, to be copied."""
     path = tmp_path_factory.mktemp("verify") / "bundle"
     save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
     export_onnx(path)
@@ -50,7 +50,7 @@ def bundle(untouched: Path, tmp_path: Path) -> Bundle:
 
 @pytest.mark.parametrize("change", ["classifier.bias", "layers.1.attention.output.0.weight"])
 def test_a_graph_with_wrong_weights_fails(change: str, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    """The digest fits, the numbers do not: only verification can tell."""
+    """The digest is correct but the numbers are wrong: only verification detects that."""
     model = onnx.load(bundle.path / "model.fp32.onnx")
     (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == change]
     values = onnx.numpy_helper.to_array(tensor).copy()
@@ -127,11 +127,11 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
     tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(values.dtype), tensor.name))
     Bundle.open(bundle.path).add({f"model.{precision}.onnx": model.SerializeToString()})
     report = verify(bundle.path, "onnxruntime", reading=Reading(examples=20), precision=precision, bisect=True)
-    found = report.backends[0].bisection
-    assert found is not None
-    assert found.first == "layers.1.mlp.down"
-    errors = {probe.value: probe.error for probe in found.probes}
-    assert errors["layers.1.attention"] < found.limit < errors["layers.1.mlp.down"]
+    bisection = report.backends[0].bisection
+    assert bisection is not None
+    assert bisection.first == "layers.1.mlp.down"
+    errors = {probe.value: probe.error for probe in bisection.probes}
+    assert errors["layers.1.attention"] < bisection.limit < errors["layers.1.mlp.down"]
     assert list(errors)[-1] == ("layers.2" if family == "vit" else "layers.2.mlp_norm")
     done = run_cli("verify", bundle.path, "--backend", "onnxruntime", "--precision", precision, "--bisect")
     assert done.returncode == 1
@@ -149,10 +149,10 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         opened = Bundle.open(bundle.path)
         architecture = Architecture.from_json(opened.read_json("config.json"))
         batches = synthetic_batches(architecture, 8, 0)
-        found = find_divergence(opened, "onnxruntime", precision, batches)
-        assert found.first is None, found
-        assert len(found.probes) == 1 + 3 * architecture.layers
+        bisection = find_divergence(opened, "onnxruntime", precision, batches)
+        assert bisection.first is None, bisection
+        assert len(bisection.probes) == 1 + 3 * architecture.layers
     if family == "bert":
         on_gpu = find_divergence(opened, "tensorrt", precision, batches)
-        assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
+        assert (on_gpu.probes, on_gpu.first) == (bisection.probes, None)
         assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note

@@ -40,15 +40,16 @@ def tune(
     are kept; where none is better than before tuning, the bundle stays as it is.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data to tune on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a
-            URL. In Python also what ``data.examples.read_examples`` takes.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        data: labelled training data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a
+            Hugging Face data set is ``hf:NAME:CONFIG:SPLIT``. In Python also what ``data.examples.read_examples``
+            takes.
         how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: each pruned member alone; own attention heads stay, what
             they shared is averaged, and the drift is reported. The merged ensemble is kept if it is better than the
             bundle. ``BatchEnsemble(fork_from=4, …)``: factors of rank one tell the members apart, which share all else.
-        validation: labelled data to judge on; without them one in ten examples of each class is held out.
-        output: folder of the tuned bundle; without it the bundle is replaced.
-        force: replace another bundle that stands at the output folder.
+        validation: labelled validation data (default: one in ten training examples).
+        output: folder of the tuned bundle (default: the bundle is replaced).
+        force: replace an existing bundle at the output folder.
         reading: columns, number (all) and batch size of the examples: as many make one update. The number is of the
             data to tune on; validation data all count.
         seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the

@@ -20,19 +20,19 @@ class Jointly:
     """Tune all members at once: the loss is the mean of their cross-entropies.
 
     Attributes:
-        epochs: passes over the data, at most.
-        learning_rate: highest learning rate, reached after the warm-up.
+        epochs: largest number of passes over the training data.
+        learning_rate: peak learning rate, reached after the warm-up.
         weight_decay: weight decay of AdamW, of everything but biases and LayerNorms.
         warmup: share of all updates over which the learning rate rises.
         patience: epochs without a better validation NLL after which tuning stops.
-        unfreeze: also tune the layers below the fork, which all members share; without it they stay as they are, and
-            an epoch costs the layers above them alone.
-        freeze: number of layers, counted from the input, that stay as they are, instead of those below the fork: of
-            one model, or of members that keep the same heads, which have no fork; 0 tunes all.
+        unfreeze: also tune the shared layers below the fork; takes longer. Without it an epoch costs only the layers
+            above the fork.
+        freeze: number of layers, from the input, left untuned (default: those below the fork). For one model, or
+            members that keep the same heads and have no fork. 0 tunes all.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
-        mixed_precision: with bf16, products of matrices are computed in bfloat16, forward and back: faster where the
-            GPU (compute capability 8.0 or more) or the CPU (AMX, AVX512-BF16) multiplies it itself. Weights, updates,
-            the trunk and the judge of an epoch stay in float32.
+        mixed_precision: with bf16, multiply matrices in bfloat16, on hardware that supports it. This needs a GPU of
+            compute capability 8.0 or more, or a CPU with AMX or AVX512-BF16. Weights, updates, the trunk and the judge
+            of an epoch stay in float32.
         state: folder that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
     """
@@ -87,8 +87,8 @@ class BatchEnsemble(Jointly):
     Afterwards the factors are multiplied into weights of each member's own.
 
     Attributes:
-        fork_from: first layer that gets factors; what lies below stays one trunk. Without it the layer where the plan's
-            members fork, or 0 where all members keep the same heads.
+        fork_from: first layer with rank-one factors (default: the plan's fork). Layers below it stay one trunk. The
+            default is 0 if all members keep the same heads.
         deviation: standard deviation of the factors around 1, before the first update.
         factors_only: tune the factors alone and leave all shared weights as they are.
     """

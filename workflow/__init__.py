@@ -1,4 +1,4 @@
-"""All stages in one command: from a checkpoint and data to a bundle that is ready to ship."""
+"""All stages in one call, from a checkpoint and data to a bundle that is ready to deploy."""
 
 from __future__ import annotations
 

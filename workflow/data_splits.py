@@ -1,7 +1,7 @@
-"""Splits of the data by use: data that choose never report.
+"""Splits of the data by use, so that data used for choices are never reported on.
 
-Validation data are split into three: one part chooses, one fits thresholds, one reports, unless test data do. Of
-out-of-distribution data one half chooses, the other reports.
+Validation data are split into three parts: for choices, for thresholds, and without test data for the report. OOD data
+are split into halves: for thresholds and for the report.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..tasks import TaskName
 
 log = logging.getLogger(__name__)
 
-LEAST = 20
+MIN_EXAMPLES = 20
 
-MOST = 0.5
+MAX_SHARED = 0.5
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Examples by what they do; ``unknown_…`` are out-of-distribution, or ``None``."""
+    """Examples by use; ``unknown_…`` are OOD data, or ``None``."""
 
     training: Examples
     choosing: Examples
@@ -38,7 +38,7 @@ class Parts:
     unknown_reporting: Examples | None
 
     def counts(self) -> dict[str, int | None]:
-        """Number of examples in each part."""
+        """Return the number of examples in each part."""
         return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
 
 
@@ -51,47 +51,47 @@ def parted(
     seed: int,
     task: TaskName = "classification",
 ) -> Parts:
-    """Give every example its part."""
+    """Split the data into parts."""
     choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
     fitted, reported = ood, test_ood
     if ood is not None and test_ood is None:
-        fitted, reported = _shares(ood, 2, seed)  # of which no ranking is judged
+        fitted, reported = _shares(ood, 2, seed)
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
 
 
 def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> None:
-    """Refuse thresholds that the examples to fit them on are too few for."""
+    """Reject thresholds that need more examples to fit."""
     try:
         check_count(len(fitting), abstain.share, COVERED)
         check_count(len(fitting), 1 - flags.share, SPARED)
     except InputError as error:
         raise InputError(
-            f"{error}, the part of {fitting.source} that thresholds are fitted on; give more validation data, a lower "
-            "coverage (--coverage), or more false alarms (--false-alarm)"
+            f"{error}, the part of {fitting.source} for thresholds; use more validation data, a lower --coverage, or a "
+            "higher --false-alarm"
         ) from error
 
 
 def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
-    """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn."""
-    hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
-    for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:
+    """Reject data that share most examples with others; later steps warn of smaller overlaps."""
+    hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # reads each input once
+    for role in [role for role, hashes in hashed.items() if hashes is None and len(sets) > 1]:
         log.warning(
-            "the %s data (%s) hold an input that cannot be compared with others: see yourself that what is judged by "
-            "was not learnt from", role, sets[role].source,
+            "the %s data (%s) have inputs that cannot be compared with other data; make sure that no validation or "
+            "test data were trained on", role, sets[role].source,
         )  # fmt: skip
     for earlier, later in combinations(sets, 2):
-        known = set(hashed[earlier] or ())
-        share = sum(each in known for each in hashed[later] or ()) / len(sets[later])
-        if share >= MOST:
-            what = f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source})"
-            others = f"those of the {earlier} data ({sets[earlier].source})"
-            raise InputError(f"{what} are among {others}; expected examples of their own")
+        before = set(hashed[earlier] or ())
+        share = sum(each in before for each in hashed[later] or ()) / len(sets[later])
+        if share >= MAX_SHARED:
+            shared = f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source})"
+            others = f"the {earlier} data ({sets[earlier].source})"
+            raise InputError(f"{shared} are also in {others}; use separate examples")
 
 
 def _shares(examples: Examples, count: int, seed: int, task: TaskName = "classification") -> list[Examples]:
-    if len(examples) < count * LEAST:
+    if len(examples) < count * MIN_EXAMPLES:
         raise InputError(
-            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST} for {count} uses: "
-            "give more, or test data of their own"
+            f"{examples.source} has {len(examples)} examples; expected at least {count * MIN_EXAMPLES} for {count} "
+            "uses: use more, or separate test data"
         )
     return random_parts(examples, count, seed, task)

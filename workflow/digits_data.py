@@ -1,4 +1,4 @@
-"""The demo's data and model: scikit-learn's handwritten digits, OOD images, and a small ViT; nothing is downloaded."""
+"""Data and model of the demo: scikit-learn's handwritten digits, OOD images, and a small ViT, all offline."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class DigitsData:
 
 
 def load_digits(seed: int) -> DigitsData:
-    """Split the 1,797 digits into 997 / 400 / 400, and make 400 images that are no digits."""
+    """Split the 1,797 digits into 997 / 400 / 400, and create 400 images of other things."""
     datasets = require("sklearn.datasets", "demo", "load the handwritten digits")
-    found = datasets.load_digits()
-    images = _gray_to_rgb(np.rint(found.images * (255 / 16)).astype(np.uint8))
+    digits = datasets.load_digits()
+    images = _gray_to_rgb(np.rint(digits.images * (255 / 16)).astype(np.uint8))
     order = np.random.default_rng(seed).permutation(len(images))
     parts = np.split(order, [997, 1397])
-    train, calibration, test = ((images[part], found.target[part].astype(np.int64)) for part in parts)
+    train, calibration, test = ((images[part], digits.target[part].astype(np.int64)) for part in parts)
     rng = np.random.default_rng([seed, 1])
     ood = np.concatenate([_letters(200, rng), _photo_patches(200, rng)])
     return DigitsData(train, calibration, test, ood)
@@ -44,7 +44,7 @@ def load_digits(seed: int) -> DigitsData:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from a second thread in torch, and lose much on a busy machine."""
+    """Use one torch thread: matrices this small gain nothing from a second one."""
     import torch
 
     threads = torch.get_num_threads()
@@ -58,7 +58,7 @@ def one_thread() -> Iterator[None]:
 def make_checkpoint(
     folder: Any, data: DigitsData, seed: int, epochs: int, progress: Callable[..., Iterable[Any]]
 ) -> None:
-    """Train and save a small ViT; heads are silenced at random, so that it tolerates losing some."""
+    """Train and save a small ViT; random head dropout makes it tolerate pruning."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
@@ -74,7 +74,7 @@ def make_checkpoint(
         num_hidden_layers=4,
         num_attention_heads=8,
         intermediate_size=128,
-        initializer_range=0.1,  # position embeddings of the usual 0.02 are slow to learn from so few images
+        initializer_range=0.1,  # the usual 0.02 learns slowly from so few images
         id2label=dict(enumerate(names)),
         label2id={name: index for index, name in enumerate(names)},
     )
@@ -91,8 +91,8 @@ def make_checkpoint(
         for batch in torch.randperm(len(targets)).split(32):
             rows, columns = (int(shift) for shift in torch.randint(-1, 2, (2,)))
             shifted = torch.roll(pixels[batch], (rows, columns), dims=(2, 3))
-            heard = [(torch.rand(len(batch), 8) >= HEAD_DROPOUT).float() for _ in range(4)]
-            with gated_heads(model, blocks, heard):
+            gates = [(torch.rand(len(batch), 8) >= HEAD_DROPOUT).float() for _ in range(4)]
+            with gated_heads(model, blocks, gates):
                 loss = torch.nn.functional.cross_entropy(model(pixel_values=shifted).logits, targets[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -105,7 +105,7 @@ def make_checkpoint(
 
 
 def _letters(count: int, rng: np.random.Generator) -> np.ndarray:
-    """White letters on black, of varied size and place, [count, 8, 8, 3] uint8."""
+    """Draw white letters on black, of varied size and position, [count, 8, 8, 3] uint8."""
     from PIL import Image, ImageDraw, ImageFont
 
     images = []
@@ -119,7 +119,7 @@ def _letters(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _photo_patches(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Patches of two photographs, shrunk, with full contrast, [count, 8, 8, 3] uint8."""
+    """Cut patches from two photographs, shrunk, with full contrast, [count, 8, 8, 3] uint8."""
     from PIL import Image, ImageOps
 
     datasets = require("sklearn.datasets", "demo", "load the sample photographs")

@@ -1,4 +1,4 @@
-"""``hydrant demo``: every stage, end to end, on embedded data."""
+"""``hydrant demo``: every stage on a small built-in data set."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CERTAIN, DOUBTFUL, OUTSIDE = "#1b7f5c", "#c77700", "#b3261e"
 
 @dataclass(frozen=True)
 class Row:
-    """One model's metrics; ``latency_ratio``: median time of a batch of 32 ÷ that of the single model, interleaved."""
+    """One model's metrics; ``latency_ratio``: median time of a batch of 32 ÷ the single model's."""
 
     name: str
     accuracy: float
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Results of the demo: its folder, the picture, metrics, and predictions of some images."""
+    """Results of the demo: folder, picture, metrics, and predictions of some images."""
 
     folder: Path
     picture: Path
@@ -62,7 +62,7 @@ class DemoReport:
     verified: bool
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return {**asdict(self), "folder": str(self.folder), "picture": str(self.picture)}
 
 
@@ -75,12 +75,12 @@ def run_demo(
     say: Callable[[str], None] = lambda _: None,
     progress: Progress = no_progress,
 ) -> DemoReport:
-    """Train a small ViT on digits, make an ensemble of it (``hydrant.make``), predict and compare.
+    """Train a small ViT on digits, turn it into an ensemble (``hydrant.make``), predict and compare.
 
     Args:
         output: folder to create.
         seed: of data, training and plan.
-        epochs: epochs of training the small ViT.
+        epochs: epochs of training the small vision transformer.
         force: replace an earlier demo in the output folder.
         say: called with one line for each stage.
         progress: display for long stages.
@@ -100,7 +100,7 @@ def run_demo(
 def _stages(
     stage: Path, data: DigitsData, seed: int, epochs: int, say: Callable[[str], None], progress: Progress
 ) -> bool:
-    """Train a model, make the ensemble and the single model's bundle; whether every gate holds."""
+    """Train a model, build the ensemble and the single model's bundle; return True if every gate holds."""
     from PIL import Image
 
     from ..calib.decisions.calibrate_bundle import calibrate
@@ -120,10 +120,10 @@ def _stages(
         Image.fromarray(image).save(stage / "samples" / f"{name}.png")
     with one_thread():
         tests: dict[str, Any] = {"test": stage / "test.npz", "test_ood": stage / "ood.npz"}
-        how: dict[str, Any] = {"output": stage / "bundle", "seed": seed, "say": say, "progress": progress}
+        settings: dict[str, Any] = {"output": stage / "bundle", "seed": seed, "say": say, "progress": progress}
         recipe = Recipe(members=MEMBERS, budget=BUDGET)
-        made = make(checkpoint, stage / "train.npz", stage / "calibration.npz", recipe=recipe, **tests, **how)
-        say("single    the model itself, as a bundle of one member, calibrated on the same examples")
+        report = make(checkpoint, stage / "train.npz", stage / "calibration.npz", recipe=recipe, **tests, **settings)
+        say("single    the model as a bundle of one member, calibrated on the same examples")
         plan = Bundle.open(stage / "bundle").plan()
         plan.save(stage / "plan.json")
         single = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
@@ -133,14 +133,14 @@ def _stages(
         train, validation, test = (read(stage / f"{name}.npz") for name in ("train", "calibration", "test"))
         parts = parted(train, validation, test, None, None, seed)
         calibrate(stage / "single", parts.fitting, fit=parts.training, seed=seed)
-    return made.verified
+    return report.verified
 
 
 def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Predict with the fused and the single model; write the picture and figures into the bundle."""
+    """Predict with the fused and the single model; write picture and metrics into the bundle."""
     images, labels = list(data.test[0]), data.test[1]
     with load(stage / "bundle", "onnxruntime") as fused, load(stage / "single", "onnxruntime") as single:
-        say(f"predict   {len(images)} unseen digits and {len(data.ood)} images that are no digits")
+        say(f"predict   {len(images)} unseen digits and {len(data.ood)} images of other things")
         predicted = [(each.predict(images), each.predict(list(data.ood))) for each in (single, fused)]
         batch = {"pixel_values": data.test[0][:32].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1}
         runs = [partial(each.predict, batch) for each in (fused, single)]
@@ -174,7 +174,7 @@ def _row(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, lat
 
 
 def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[str]) -> bytes:
-    """PNG bytes: certain digits, doubtful digits, things that are no digits, and the entropies of all."""
+    """Draw confident digits, uncertain digits, OOD images, and the entropies of all; return PNG bytes."""
     require("matplotlib", "demo", "draw the picture")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -182,7 +182,7 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
     images, truth = data.test
     by_doubt = np.argsort(digits.predictive_entropy, kind="stable")
     by_label = [[index for index in by_doubt if digits.label[index] == digit] for digit in range(len(labels))]
-    surest = [indices[0] for indices in by_label if indices]  # of each digit that was predicted at all
+    surest = [indices[0] for indices in by_label if indices]  # of each predicted digit
     spread = np.linspace(0, len(data.ood) - 1, COLUMNS).astype(int)  # half of them letters
     figure = Figure(figsize=(14, 7), dpi=110, facecolor="white")
     FigureCanvasAgg(figure)
@@ -192,14 +192,14 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
         ("doubtful", images, digits, list(by_doubt[::-1][:COLUMNS]), truth, DOUBTFUL),
         ("not digits", data.ood, ood, list(spread), None, OUTSIDE),
     )
-    for row, (title, pictures, prediction, chosen, known, color) in enumerate(rows):
+    for row, (title, pictures, prediction, chosen, targets, color) in enumerate(rows):
         for column, index in enumerate(chosen):
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(pictures[index], interpolation="nearest")
             axes.set(xticks=[], yticks=[])
-            said, actual = labels[prediction.label[index]], None if known is None else labels[known[index]]
-            wrong = actual not in (None, said)
-            caption = f"“{said}”{f', is {actual}' * wrong} {prediction.confidence[index]:.2f}\n"
+            predicted, actual = labels[prediction.label[index]], None if targets is None else labels[targets[index]]
+            wrong = actual not in (None, predicted)
+            caption = f"“{predicted}”{f', is {actual}' * wrong} {prediction.confidence[index]:.2f}\n"
             caption += f"H {prediction.predictive_entropy[index]:.2f}  MI {prediction.mutual_information[index]:.2f}"
             axes.set_title(caption, fontsize=7.5, color=OUTSIDE if wrong else "black")
             axes.spines[:].set(color=color, linewidth=1.6)

@@ -1,4 +1,4 @@
-"""``hydrant.explore``: a small grid of plans, measured: fork × heads × method, untuned or tuned, against their cost."""
+"""``hydrant.explore``: measure quality and cost of a grid of plans (fork × heads × method), untuned or tuned."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grid:
-    """Which plans are tried.
+    """Grid of plans to measure.
 
     Attributes:
-        forks: layers to fork at; without them the last one, and those a third and half of the way down.
-        heads: heads kept in each layer from the fork on; without them about a sixth, a third and two thirds of all.
-        methods: how heads are chosen.
-        tuning: how members are tuned where training data are given.
-        max_accuracy_loss: percentage points of accuracy that the chosen plan may lose; of a regression, per cent by
-            which its RMSE may rise.
+        forks: layers to fork at (default: the last one, and those a third and half of the way down).
+        heads: heads kept in each layer from the fork on (default: about a sixth, a third and two thirds of all).
+        methods: rankings of the heads.
+        tuning: settings of the tuning on training data.
+        max_accuracy_loss: percentage points of accuracy that the chosen plan may lose; for regression, per cent by
+            which RMSE may rise.
     """
 
     forks: Sequence[int] | None = None
@@ -54,12 +54,12 @@ class Grid:
     def __post_init__(self) -> None:
         check_plain(self)
         check_margin(self.max_accuracy_loss)
-        known = [name for name in METHODS if name not in ("circuit", "dropout")]
-        if not self.methods or any(method not in known for method in self.methods):
-            raise InputError(f"methods is {cut(self.methods)}; expected some of {listing(known)}")
+        names = [name for name in METHODS if name not in ("circuit", "dropout")]
+        if not self.methods or any(method not in names for method in self.methods):
+            raise InputError(f"methods is {cut(self.methods)}; expected some of {listing(names)}")
 
     def points(self, architecture: Architecture) -> Iterator[tuple[int, int, str]]:
-        """Fork, heads and method of every point; layers or heads that the model does not have are refused."""
+        """Return fork, heads and method of every point; raise an error for absent layers or heads."""
         layers, heads = architecture.layers, architecture.heads
         forks = self.forks or sorted({layers - 1, layers - max(1, layers // 3), layers // 2})
         counts = self.heads or sorted({max(1, heads * share // 6) for share in (1, 2, 4)})
@@ -74,8 +74,8 @@ class Grid:
 class Row:
     """A measured model: ``single model``, ``Deep Ensemble``, or the method of a plan.
 
-    ``fork`` and ``heads`` are ``None`` without a plan; ``tuned``: an epoch was better than before; ``ratio``: cost
-    relative to the plain single model. Other figures are as in ``workflow.quality``.
+    ``fork`` and ``heads`` are ``None`` without a plan. ``tuned``: tuning improved it. ``ratio``: cost relative to the
+    single model. Other metrics are those of ``workflow.quality``.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Row:
     rmse: float | None = None
 
     def keeps(self, single: Any, margin: float) -> bool:
-        """True if nearly as accurate as the single model: within a margin in points, or in per cent of RMSE."""
+        """True if the accuracy loss is within a margin in points, or for regression in per cent of RMSE."""
         mine: Any = self
         if single.accuracy is not None:
             return accuracy_kept(single.accuracy, mine.accuracy, margin)
@@ -101,9 +101,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Exploration:
-    """Results of ``explore``: the single model, a Deep Ensemble where one was given, and every point.
+    """Results of ``explore``: rows for the single model, an optional Deep Ensemble, and every point.
 
-    ``chosen`` and ``best`` are the place among the rows and its plan, or ``None``, for the reason ``why``.
+    ``chosen`` is the index of the best row and ``best`` its plan; both are ``None`` for the reason ``why``.
     """
 
     rows: tuple[Row, ...]
@@ -116,13 +116,13 @@ class Exploration:
 
     @property
     def plan(self) -> HeadPlan:
-        """The plan of the chosen point; ``InputError`` with the reason where none was chosen."""
+        """Return the plan of the chosen point; raises ``InputError`` without one."""
         if self.best is None:
             raise InputError(self.why)
         return self.best
 
     def to_json(self) -> dict[str, Any]:
-        """The exploration as a JSON object, without the plan."""
+        """Return the exploration as a JSON object, without the plan."""
         facts = {name: getattr(self, name) for name in ("budget", "examples", "ood_examples", "chosen")}
         why = {"why": self.why} if self.why else {}
         return {**facts, **why, "rows": [asdict(row) for row in self.rows]}
@@ -144,26 +144,25 @@ def explore(
 ) -> Exploration:
     """Measure a grid of plans on validation data, and choose one.
 
-    Of the points within the budget whose accuracy stays within the margin of the single model's, the one is chosen
-    that separates out-of-distribution data best by predictive entropy, or without these the one of the least NLL. Of a
-    model that tags tokens words have an accuracy and spans are separated; of a regression the RMSE stays within the
-    margin, and the members' variance separates.
+    Candidates are the points within the budget whose accuracy loss is within the margin. The best one detects OOD data
+    best by predictive entropy, or without OOD data has the lowest NLL. For token classification, accuracy is per word
+    and detection per span; for regression, the margin limits RMSE, and the members' variance detects.
 
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
         data: labelled validation data that the model was not trained on.
-        ood: out-of-distribution data, whose labels are not read; they measure, so that none are made from the others.
-        train: labelled training data; with them every point is measured untuned and tuned.
-        compare: checkpoints that together are a Deep Ensemble to draw beside the points.
-        grid: which plans are tried.
-        budget: most operations that the chosen plan may cost, in those of the plain single model.
+        ood: OOD data for measuring; labels are ignored, and ``auto`` is rejected.
+        train: labelled training data; measures every plan untuned and tuned.
+        compare: checkpoints of a Deep Ensemble to plot beside the plans.
+        grid: plans to measure.
+        budget: largest cost of the chosen plan, relative to the single model's operations.
         members: number of members.
         reading: columns, number (all) and batch size of the examples.
         seed: of everything random.
         progress: display.
 
     Raises:
-        InputError: unusable data or options, or a budget below what any point costs; before anything is measured.
+        InputError: unusable data or options, or a budget below every point's cost; before anything is measured.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that is needed is not installed.
     """
@@ -176,35 +175,33 @@ def explore(
     check_seed(seed)
     check_apart(data, ood)
     if is_pseudo(ood):
-        raise InputError(
-            f"ood is {cut(ood)}; expected data, since synthetic ones only choose circuits; or leave it out"
-        )
+        raise InputError(f"ood is {cut(ood)}; synthetic data only choose circuits; use a data set, or omit ood")
     if train is not None:
-        require("accelerate", "tune", "tune what is explored")
+        require("accelerate", "tune", "tune the plans")
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points, together = list(grid.points(architecture)), _together(compare, labels)
-    how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
-    known = read_examples(data, limit=reading.limit(), **how)
-    if len(known) < 2:
-        raise InputError(f"there is {len(known)} example of data {known.source}; expected at least 2 (--data)")
-    judging, measuring = random_parts(known, 2, seed, architecture.task)
-    unknown = None if ood is None else read_examples(ood, None, columns=reading)
-    training = None if train is None else read_examples(train, limit=reading.limit(), **how)
+    settings: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
+    examples = read_examples(data, limit=reading.limit(), **settings)
+    if len(examples) < 2:
+        raise InputError(f"{examples.source} has {len(examples)} example; expected at least 2 (--data)")
+    judging, measuring = random_parts(examples, 2, seed, architecture.task)
+    ood_examples = None if ood is None else read_examples(ood, None, columns=reading)
+    training = None if train is None else read_examples(train, limit=reading.limit(), **settings)
     ready = resolve_processor(None, model, architecture)
-    tokens = mean_tokens(known, ready, architecture)
+    tokens = mean_tokens(examples, ready, architecture)
     if members > 1:
         check_reachable(architecture, members, budget, forks=sorted({fork for fork, _, _ in points}), sequence=tokens)
     processor = load_processor(model, architecture.modality)
-    scoring = read_examples(judging, limit=reading.limit(EXAMPLES), **how)
+    scoring = read_examples(judging, limit=reading.limit(EXAMPLES), **settings)
     job = Job(loaded, architecture, scoring, None, ready, reading, seed, progress)
     planners = {method: _planner(job, method, members) for method in dict.fromkeys(grid.methods)}
     planned = [planners[method](fork, heads) for fork, heads, method in progress(points, len(points), "planning")]
     check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
     measured: list[tuple[Row, HeadPlan | None]] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
-        form = form_of(architecture.task, _loss(known, architecture))
-        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed)
+        form = form_of(architecture.task, _loss(examples, architecture))
+        bench = _Bench(Path(folder), judging, measuring, ood_examples, training, form, tokens, grid, reading, seed)
         every = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
         single = save_bundle(fuse(loaded, every), Path(folder) / "single", processor)
         measured.append((replace(bench.row(single, "single model"), ratio=1.0), None))
@@ -219,26 +216,26 @@ def explore(
                 tuned, better = bench.tuned(bundle, fork)
                 measured.append((replace(bench.row(tuned, method, fork, heads), tuned=better), plan))
     rows, plans = zip(*measured, strict=True)
-    found = Exploration(rows, None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
-    return _concluded(found, plans, grid.max_accuracy_loss)
+    counts = len(measuring), 0 if ood_examples is None else len(ood_examples)
+    return _concluded(Exploration(rows, None, None, budget, *counts), plans, grid.max_accuracy_loss)
 
 
 def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str]) -> FusedClassifier | None:
-    """The Deep Ensemble of some checkpoints; ``None`` without any."""
+    """Fuse checkpoints into a Deep Ensemble; ``None`` without checkpoints."""
     from ..fusion import fuse
 
     sources = [compare] if isinstance(compare, str | Path) else list(compare)
     if not sources:
         return None
-    found = fuse([load_model(source) for source in sources], keep_separate=["all"])
-    if list(found.labels) != list(labels):
-        names = f"{listing(found.labels)}; expected the model's, in its order: {listing(labels)}"
-        raise InputError(f"the checkpoints to compare with (--compare) have the classes {names}")
-    return found
+    ensemble = fuse([load_model(source) for source in sources], keep_separate=["all"])
+    if list(ensemble.labels) != list(labels):
+        names = f"{listing(ensemble.labels)}; expected the model's classes in its order: {listing(labels)}"
+        raise InputError(f"the checkpoints of --compare have the classes {names}")
+    return ensemble
 
 
 def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPlan]:
-    """A planner for a fork and a number of heads, as ``plan_heads``, with heads that are scored once for all."""
+    """Return a planner by fork and number of heads; heads are scored once for all plans."""
     from ..calib.heads.choosing import Choice
 
     how, shape = method_of(method), job.architecture
@@ -251,34 +248,34 @@ def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPl
 
     def plan(fork: int, heads: int) -> HeadPlan:
         counts = head_counts(heads, members, shape.layers, shape.heads, fork)
-        made = HeadPlan(shape.family, shape.layers, shape.heads, choice.heads(counts), method)
+        bare = HeadPlan(shape.family, shape.layers, shape.heads, choice.heads(counts), method)
         facts = {**used, **({"fork_from": fork} if fork else {}), **choice.provenance(counts)}
-        return replace(made, provenance={**facts, "keep": made.head_counts(), "overlap": made.overlap()})
+        return replace(bare, provenance={**facts, "keep": bare.head_counts(), "overlap": bare.overlap()})
 
     return plan
 
 
-def _concluded(found: Exploration, plans: Sequence[Any], margin: float) -> Exploration:
-    """The exploration with the plan of its best point, or the reason why there is none."""
+def _concluded(result: Exploration, plans: Sequence[Any], margin: float) -> Exploration:
+    """Add the plan of the best point, or the reason why there is none."""
     try:
-        chosen = chosen_place(found.rows, found.budget, margin)
+        chosen = chosen_place(result.rows, result.budget, margin)
     except InputError as error:
-        return replace(found, why=str(error))
-    best, found = plans[chosen], replace(found, chosen=chosen)
-    return replace(found, best=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
+        return replace(result, why=str(error))
+    best, result = plans[chosen], replace(result, chosen=chosen)
+    return replace(result, best=replace(best, provenance={**best.provenance, "explored": result.to_json()}))
 
 
 def check_affordable(ratios: Sequence[float], budget: float) -> None:
-    """Refuse points of which all cost more than the budget."""
+    """Reject a grid in which every point costs more than the budget."""
     if min(ratios) > budget:
         raise InputError(
             f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
-            f"{min(ratios):.3f}; give a larger budget, or later forks"
+            f"{min(ratios):.3f}; increase the budget, or fork later"
         )
 
 
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
-    """The place of the point that is best within budget and margin."""
+    """Return the index of the best point within budget and margin."""
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
     affordable = [(place, row) for place, row in points if row.ratio <= budget]
     fitting = [(place, row) for place, row in affordable if row.keeps(rows[0], margin)]
@@ -288,8 +285,8 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
     def merit(item: tuple[int, Row]) -> tuple[float, float]:
         row = item[1]
-        found = row.auroc or 0.0  # a tagger that finds no span in them tells nothing
-        return found if detects else -row.nll, -row.ratio
+        auroc = row.auroc or 0.0  # None if token classification predicts no span
+        return auroc if detects else -row.nll, -row.ratio
 
     return max(fitting, key=merit)[0]
 
@@ -297,24 +294,23 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
     if single.accuracy is None:
         best = min(row.rmse for row in affordable if row.rmse is not None)
-        lost = f"RMSE: the best has {best:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
+        loss = f"RMSE: the best has {best:.4g}, the single model {single.rmse:.4g}; allowed: {margin:g} % more"
     else:
         best = max(row.accuracy for row in affordable if row.accuracy is not None)
-        lost = (
-            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; allowed are {margin:g} points"
-        )
-    remedy = "give training data to tune on (--train), more heads, or a larger margin (--max-accuracy-loss)"
-    return InputError(f"no explored plan within the budget keeps the {lost}; {remedy}")
+        single_text = f"the single model {single.accuracy:.3f}"
+        loss = f"accuracy: the best has {best:.3f}, {single_text}; allowed: {margin:g} points less"
+    remedy = "tune on training data (--train), keep more heads, or increase --max-accuracy-loss"
+    return InputError(f"no explored plan within the budget preserves the {loss}; {remedy}")
 
 
-def _loss(known: Examples, architecture: Architecture) -> str | None:
-    """The loss that the labels of a model of one output ask for."""
+def _loss(examples: Examples, architecture: Architecture) -> str | None:
+    """Return the loss that a regression's labels need."""
     if architecture.task != "score":
         return None
     from ..tasks.regression import loss_of
 
-    assert known.labels is not None  # read_examples asks for them
-    return loss_of(known.labels, architecture.score_activation, known.source)
+    assert examples.labels is not None  # read_examples requires them
+    return loss_of(examples.labels, architecture.score_activation, examples.source)
 
 
 @dataclass(frozen=True)
@@ -324,7 +320,7 @@ class _Bench:
     folder: Path
     judging: Examples
     measuring: Examples
-    unknown: Examples | None
+    ood: Examples | None
     training: Examples | None
     form: Form
     tokens: int | None
@@ -333,14 +329,14 @@ class _Bench:
     seed: int
 
     def row(self, bundle: Bundle, name: str, fork: int | None = None, heads: int | None = None) -> Row:
-        """A bundle's figures."""
+        """Measure a bundle."""
         reference = Reference(bundle, self.reading.batch_size, no_progress)
-        activation, data = bundle.architecture().score_activation, (self.judging, self.measuring, self.unknown)
-        found: dict[str, Any] = quality_of(reference, self.form, activation, *data, bundle.labels)
-        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **found)
+        activation, data = bundle.architecture().score_activation, (self.judging, self.measuring, self.ood)
+        metrics: dict[str, Any] = quality_of(reference, self.form, activation, *data, bundle.labels)
+        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **metrics)
 
     def tuned(self, bundle: Bundle, fork: int) -> tuple[Bundle, bool]:
-        """The bundle tuned, and whether that made it better; members that keep the same heads from the fork on, too."""
+        """Tune the bundle from the fork on; return it, and True if it improved."""
         from ..tuning import tune
 
         how = self.grid.tuning

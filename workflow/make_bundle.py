@@ -1,4 +1,4 @@
-"""``hydrant.make``: from a checkpoint and data to a bundle that is tuned, exported, calibrated, verified, measured."""
+"""``hydrant.make``: every stage from a checkpoint and data to a verified and evaluated bundle."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ MARGIN = 0.5
 """Percentage points of accuracy that tuned members with few heads may lose to the single model."""
 
 ERROR_MARGIN = 1.0
-"""Per cent by which the RMSE of a regression may be above the single model's."""
+"""Per cent by which a regression's RMSE may exceed the single model's."""
 
 FIRST, SECOND = "first tuning", "second plan"
-"""Steps of the tuning that the workspace lists as stages: members as they were planned, and others where these fail."""
+"""Stages of the tuning: the planned members, and a second plan if these fail."""
 
 UNKNOWN = "unknown"
-"""The digest of data that cannot be compared with those of another call begins so."""
+"""Prefix of the digest of data that cannot be compared with another call's."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
 
@@ -89,35 +89,35 @@ def make(
     say: Say = lambda _: None,
     progress: Progress = no_progress,
 ) -> MakeReport:
-    """Make a bundle that is ready to ship: plan, fuse, tune, export, calibrate, verify and evaluate.
+    """Create a bundle that is ready to deploy: plan, fuse, tune, export, calibrate, verify and evaluate.
 
-    What chooses never reports: of the validation data, shuffled, a third chooses the plan and the epoch, a third fits
-    temperature and thresholds, and a third is reported on, unless test data are given. Of out-of-distribution data one
-    half chooses the score to flag by, the other is reported on.
+    Data used for choices are never reported on. The shuffled validation data are split into thirds: for plan and epoch,
+    for temperature and thresholds, and without test data for the report. One half of the OOD data chooses the OOD
+    score, the other half is reported on.
 
-    What is done stands in a folder beside the output until all is (``OUTPUT.make``): the same call after an
-    interruption goes on from there, also with another batch size.
+    Finished stages are saved in ``OUTPUT.make`` until the bundle is complete. The same call resumes after an
+    interruption, also with another batch size.
 
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
-        data: labelled training data: they tune the members, and the distance in feature space is fitted on them.
+        data: labelled training data, for tuning and for the distance.
         validation: labelled data that the model was not trained on.
-        ood: out-of-distribution data, whose labels are not read.
-        output: folder of the bundle.
-        recipe: what to make: ``Recipe(budget=1.0, fast=True)``.
-        test: labelled data to report on, instead of a third of the validation data.
-        test_ood: out-of-distribution data to report on, instead of half of the others.
-        html: write the report of the evaluation with pictures, in one HTML file.
-        force: replace another bundle that stands at the output folder.
-        reading: columns and batch size of all data, and the number (all) of examples that the training data are
-            sampled to, once all of them were compared with the data to judge by.
+        ood: out-of-distribution (OOD) data; labels are ignored.
+        output: bundle folder to create.
+        recipe: settings of the ensemble: ``Recipe(budget=1.0, fast=True)``.
+        test: labelled test data for the report (default: a third of the validation data).
+        test_ood: OOD test data for the report (default: half of the OOD data).
+        html: write the evaluation report with pictures to one HTML file.
+        force: replace an existing bundle at the output folder.
+        reading: columns and batch size of all data, and the number (all) of training examples to sample, after all of
+            them were compared with the other data.
         seed: of everything random.
-        say: called with a line for each stage: what was done, and why.
+        say: called with a line for each stage: its result and reason.
         progress: display for long stages.
 
     Raises:
-        InputError: unusable data or options, data to judge by that were trained on, an output that exists, or an
-            interrupted making of something else, or one that still runs.
+        InputError: unusable data or options, validation or test data that were trained on, an existing output, or a
+            workspace of another or a running call.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
@@ -129,14 +129,14 @@ def make(
     if html is not None:
         for place in (output, workspace_of(output)):
             if Path(html).resolve().is_relative_to(place.resolve()):
-                raise InputError(f"html {html} lies in {place}, which is replaced as a whole; choose another place")
+                raise InputError(f"html {html} is inside {place}, which is replaced; choose another path")
         check_file(Path(html))
-    known, unknown = {"data": data, "validation": validation, "test": test}, {"ood": ood, "test_ood": test_ood}
-    for roles in product(known, unknown):
-        check_apart(known[roles[0]], unknown[roles[1]], roles)
-    for given in (*known.values(), *unknown.values()):
-        if isinstance(given, (str, Path)):
-            check_named(given)
+    labelled, unlabelled = {"data": data, "validation": validation, "test": test}, {"ood": ood, "test_ood": test_ood}
+    for roles in product(labelled, unlabelled):
+        check_apart(labelled[roles[0]], unlabelled[roles[1]], roles)
+    for source in (*labelled.values(), *unlabelled.values()):
+        if isinstance(source, (str, Path)):
+            check_named(source)
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
     for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * (html is not None)]:
         require(module, "make", "make a bundle")  # importing takes seconds
@@ -153,13 +153,13 @@ def make(
 
 
 def workspace_of(output: Path) -> Path:
-    """The folder that keeps what is done until all is."""
+    """Return the folder of the finished stages."""
     place = output.resolve()
     return place.with_name(f"{place.name}.make")
 
 
 class _Job:
-    """One making: the model, the options, and the stages."""
+    """One call of ``make``: model, options, and stages."""
 
     def __init__(
         self,
@@ -184,27 +184,27 @@ class _Job:
         self.labels: Sequence[str] = model_labels(loaded.config)
 
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
-        """All data, read and parted."""
+        """Read and split all data."""
         how: dict[str, Any] = {"columns": self.reading, "seed": self.how["seed"]}
         labelled: Any = partial(read_examples, labels=self.labels, task=self.task, **how)
         unlabelled: Any = partial(read_examples, labels=None, **how)
-        known = {"training": data, "validation": validation, "test": test}  # all: what is not drawn was trained on, too
-        unknown = {"ood": ood, "test_ood": test_ood}
-        found: dict[str, Examples] = {}
-        for read, sources in ((labelled, known), (unlabelled, unknown)):
+        id_data = {"training": data, "validation": validation, "test": test}  # all rows, even if fewer are drawn
+        ood_data = {"ood": ood, "test_ood": test_ood}
+        examples: dict[str, Examples] = {}
+        for read, sources in ((labelled, id_data), (unlabelled, ood_data)):
             sets = {role: read(source, role=role) for role, source in sources.items() if source is not None}
             check_unseen(sets, self.architecture.modality)
-            found |= sets
+            examples |= sets
         if (limit := self.reading.limit()) is not None:
-            found["training"] = labelled(found["training"], limit=limit)
-        further = {role: found.get(role) for role in ("test", "ood", "test_ood")}
-        parts = parted(found["training"], found["validation"], **further, seed=self.how["seed"], task=self.task)
-        if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
+            examples["training"] = labelled(examples["training"], limit=limit)
+        further = {role: examples.get(role) for role in ("test", "ood", "test_ood")}
+        parts = parted(examples["training"], examples["validation"], **further, seed=self.how["seed"], task=self.task)
+        if self.task != "tokens":  # thresholds are for spans, whose number is unknown
             check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
         return parts
 
     def digests(self, parts: Parts) -> dict[str, str]:
-        """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""
+        """Return the SHA-256 of every input of the result; a call resumes only with the same."""
         source = Path(self.model)
         data: dict[str, Any] = {}
         for name, examples in vars(parts).items():
@@ -223,45 +223,45 @@ class _Job:
         digests = {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
         if any(UNKNOWN in each for each in data.values()):
             log.warning(
-                "the data hold inputs other than texts, files, images and tensors of numbers, so that this making "
-                "cannot be gone on with once it is interrupted"
+                "the data have inputs other than texts, files, images and tensors of numbers; this call cannot be "
+                "resumed if it is interrupted"
             )
             digests["data"] = UNKNOWN + secrets.token_hex()
         return digests
 
     def _inputs(self, examples: Examples | None) -> str | None:
-        """SHA-256 of inputs in their order, to which labels belong; :data:`UNKNOWN` without a lasting form."""
+        """Return the SHA-256 of inputs in their order; :data:`UNKNOWN` if they have no hash."""
         if examples is None:
             return None
-        found = hashes_of(examples.inputs, self.architecture.modality)
-        return UNKNOWN if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        hashes = hashes_of(examples.inputs, self.architecture.modality)
+        return UNKNOWN if hashes is None else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
-        """Every stage that is not done yet, in order."""
+        """Run every unfinished stage in order; return all records."""
         from ..calib.decisions.calibrate_bundle import calibrate
         from ..evaluation.evaluator import evaluate
         from ..evaluation.verifier import verify
         from ..export import export_onnx
 
         untuned, bundle = space.folder / "untuned", self._bundle(space)
-        found: dict[str, Any] = {}
+        records: dict[str, Any] = {}
         every: dict[str, Any] = {"reading": self.all, **self.how}
         targets: dict[str, Any] = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
         measured = parts.reporting, parts.unknown_reporting
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
-            found[name] = space.stage(name, work)
-            self.say(f"{name:<10}{space.told(name, line)}")
+            records[name] = space.stage(name, work)
+            self.say(f"{name:<10}{space.summary(name, line)}")
 
         plan = space.folder / "plan.json"
         stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=not self.recipe.fast))
         stage("fuse", fused_line, lambda: self._fuse(plan, untuned))
         if not self.recipe.fast:
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
-            if space.told(FIRST, behind_line):
+            if space.summary(FIRST, behind_line):
                 space.stage(SECOND, lambda: self._second(space.folder, parts))
         stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
-        self._leave(space, found["tune"])
+        self._tidy(space, records["tune"])
         exported = "{graph}, checked".format_map
         stage("export", exported, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
         stage(
@@ -272,22 +272,22 @@ class _Job:
         )  # fmt: skip
         stage("verify", verified_line, lambda: verify(bundle, data=parts.reporting, **self.how).to_json())
         if html is not None and not (html.is_file() and space.recorded("evaluate").get("html") == str(html)):
-            space.forget("evaluate")  # the page is drawn with it
+            space.forget("evaluate")  # it also writes the page
         stage(
             "evaluate", evaluated_line,
             lambda: evaluate(bundle, *measured, compare=[self.model], html=html, **every).to_json(),
         )  # fmt: skip
-        return found
+        return records
 
     def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
-        """Put the bundle and its report where they belong, whole or not at all, and tidy up."""
+        """Move the bundle and its report to the output atomically, and delete the workspace."""
         bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.stored())})
         with staged_folder(self.output, MANIFEST, force) as stage:
             link_folder(bundle.path, stage)
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
-        """The growing bundle, under the name that reports are to call it by."""
+        """Return the path of the unfinished bundle, under its final name."""
         return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class _Job:
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
 
     def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
-        """Tune the members as they were planned, once the single model is measured."""
+        """Measure the single model, then tune the planned members."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
@@ -332,7 +332,7 @@ class _Job:
         return {**facts, **self._tuned(untuned, target, parts, facts)}
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
-        """Plan heads that serve untuned members best, and fuse them, unless they are those that were planned first."""
+        """Plan heads for untuned members, and fuse them unless they equal the first plan."""
         plan = folder / "instead.json"
         facts = self._plan(plan, parts, to_tune=False)
         same = HeadPlan.load(plan).members == HeadPlan.load(folder / "plan.json").members
@@ -341,7 +341,7 @@ class _Job:
         return {"instead": facts, "same_heads": same}
 
     def _tune(self, space: Workspace, target: Path, parts: Parts) -> dict[str, Any]:
-        """The result of tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
+        """Return the first tuning's record, or tune the members of the second plan."""
         if self.recipe.fast:
             shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
             link_folder(space.folder / "untuned", target)
@@ -350,7 +350,7 @@ class _Job:
         if not second:
             return first
         facts = {**first, **second, "why": first["lost"] if first["tuned"] else ""}
-        if second["same_heads"]:  # of which the same seed makes the same again
+        if second["same_heads"]:  # same seed, same result
             return facts
         return {**facts, **self._tuned(space.folder / "instead", target, parts, facts)}
 
@@ -365,33 +365,32 @@ class _Job:
         facts = {**report.to_json(), "bundle": target.name, "batch_size": self.reading.batch_size}
         return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
 
-    def _state(self, made: Path) -> Path:
-        """The folder that keeps how far something is made, which decides on a batch size of its own."""
-        return made.with_name(f"{made.name}.{self.reading.batch_size}.part")
+    def _state(self, target: Path) -> Path:
+        """Return the folder of a resumable state, which depends on the batch size."""
+        return target.with_name(f"{target.name}.{self.reading.batch_size}.part")
 
-    def _leave(self, space: Workspace, tuned: Mapping[str, Any]) -> None:
-        """Delete what no later stage reads, and say where the tuning had another batch size."""
+    def _tidy(self, space: Workspace, tuned: Mapping[str, Any]) -> None:
+        """Delete files that no later stage reads; warn if the tuning had another batch size."""
         for name in ("untuned", "instead"):
             shutil.rmtree(space.folder / name, ignore_errors=True)
         for state in space.folder.glob("*.part*"):
             shutil.rmtree(state) if state.is_dir() else state.unlink(missing_ok=True)
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
-            words = "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s"
+            words = "the members were already tuned with batch size %s; to tune with %d, delete %s"
             log.warning(words, before, now, space.folder)
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of the files of a checkpoint that are read; what else lies in its folder may change."""
-    found = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
-    return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
+    """Return name, size and time of a checkpoint's files; other files in its folder are ignored."""
+    files = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
+    return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 def _lost(facts: Mapping[str, Any]) -> str:
-    """By what tuned members are too far behind the single model, in words; nothing where they are not."""
+    """Describe an excessive loss of tuned members against the single model; else empty."""
     single, tuned = facts["single_accuracy"], facts["accuracy_after"]
     if single is not None and tuned is not None:
-        kept = accuracy_kept(single, tuned, MARGIN)
-        return "" if kept else f"accuracy {tuned:.3f}, the single model {single:.3f}"
-    single, tuned = facts["single_rmse"], facts["rmse_after"]  # what has no accuracy is a regression
+        return "" if accuracy_kept(single, tuned, MARGIN) else f"accuracy {tuned:.3f}, the single model {single:.3f}"
+    single, tuned = facts["single_rmse"], facts["rmse_after"]  # regression
     return "" if error_kept(single, tuned, ERROR_MARGIN) else f"RMSE {tuned:.4g}, the single model {single:.4g}"

@@ -1,4 +1,4 @@
-"""The picture of an exploration: quality against cost, with the single model, a Deep Ensemble, and the chosen plan."""
+"""Picture of an exploration: quality against cost."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ DRAWS = ("report", "draw quality against cost")
 MARKERS = "osD^vP"
 
 
-def draw_exploration(found: Exploration) -> bytes:
-    """PNG bytes: a panel for each quality, filled where tuned, coloured by fork, the heads kept beside each point."""
+def draw_exploration(result: Exploration) -> bytes:
+    """Draw a panel for each metric: filled if tuned, coloured by fork, labelled with the heads; return PNG bytes."""
     require("matplotlib", *DRAWS)
-    points = [row for row in found.rows if row.fork is not None]
+    points = [row for row in result.rows if row.fork is not None]
     panels = [(title, value) for title, value in QUALITIES if any(value(row) is not None for row in points)]
     forks = sorted({row.fork for row in points if row.fork is not None})
     methods = list(dict.fromkeys(row.name for row in points))
     figure, [columns] = new_figure(5 * len(panels), 4.4, columns=len(panels), squeeze=False)
     for axes, (title, value) in zip(columns, panels, strict=True):
-        axes.axvline(found.budget, color="#999999", linewidth=1, linestyle=":")
-        if value(found.rows[0]) is not None:  # a single model has no variance
-            axes.axhline(value(found.rows[0]), color="#999999", linewidth=1, label="single model")
-        for row in found.rows[1:]:
+        axes.axvline(result.budget, color="#999999", linewidth=1, linestyle=":")
+        if value(result.rows[0]) is not None:  # a single model has no variance
+            axes.axhline(value(result.rows[0]), color="#999999", linewidth=1, label="single model")
+        for row in result.rows[1:]:
             if value(row) is None:
                 continue
             if row.fork is None:
@@ -46,7 +46,7 @@ def draw_exploration(found: Exploration) -> bytes:
             )  # fmt: skip
             place = {"xytext": (5, 3), "textcoords": "offset points"}
             axes.annotate(str(row.heads), (row.ratio, value(row)), fontsize=7, **place)
-        best = None if found.chosen is None else found.rows[found.chosen]
+        best = None if result.chosen is None else result.rows[result.chosen]
         if best is not None and value(best) is not None:
             ring = {"markersize": 14, "markerfacecolor": "none"}
             axes.plot(best.ratio, value(best), "o", color="#b3261e", label="chosen", **ring)

@@ -1,7 +1,7 @@
-"""Quality of a model in one line, whatever its task: one half of the data calibrates, the other measures.
+"""Metrics of a model for any task: one half of the data calibrates, the other half measures.
 
-Tokens are measured by words. Each label of several, and a relevance, is a softmax over two classes
-(``metrics.labels.label_pairs``), summed over an example. A regression has an NLL under normal errors.
+Token classification is measured by words. Multi-label outputs and relevance are softmaxes over two classes
+(``metrics.labels.label_pairs``), summed over an example. Regression has an NLL under normal errors.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..tasks import ScoreActivation, TaskName
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
 
 Quality = dict[str, float | None]
-"""Metrics by name, ``None`` where a task or the data have none: ``accuracy`` (all labels of an example right),
-``nll`` (summed over labels), ``ece`` (mean over labels), ``auroc`` and ``fpr95`` of OOD detection by predictive entropy
-(for regression by the members' variance), ``mutual_information`` (mean, nats), ``rmse`` of a regression.
+"""Metrics by name, or ``None``: ``accuracy`` (all labels right), ``nll`` (summed over labels), ``ece`` (label mean),
+``auroc`` and ``fpr95`` of OOD detection by predictive entropy (for regression by the members' variance),
+``mutual_information`` (mean, nats), ``rmse`` of a regression.
 """
 
 
 def form_of(task: TaskName, loss: str | None) -> Form:
-    """The form of a task's labels."""
+    """Return the form of a task's labels."""
     score: Form = "relevance" if loss == "cross-entropy" else "regression"
     forms: dict[TaskName, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
     return forms.get(task, score)
@@ -43,24 +43,24 @@ def quality_of(
     activation: ScoreActivation,
     judging: Examples,
     measuring: Examples,
-    unknown: Examples | None,
+    ood: Examples | None,
     names: Sequence[str],
 ) -> Quality:
     """Measure a model."""
     if form == "regression":
-        return _of_regression(reference, activation, judging, measuring, unknown)
+        return _of_regression(reference, activation, judging, measuring, ood)
     logits, labels = _rows(reference, form, judging)
     temperature = fit_temperature(logits, labels)
     logits, labels = _rows(reference, form, measuring)
-    found = summarise(logits, temperature)
-    probabilities, each = found["probabilities"], len(labels) // len(measuring) if form == "labels" else 1
+    outputs = summarise(logits, temperature)
+    probabilities, each = outputs["probabilities"], len(labels) // len(measuring) if form == "labels" else 1
     auroc = fpr95 = None
-    if unknown is not None:
+    if ood is not None:
         if form == "words":
-            scores = [_span_entropies(reference, part, temperature, names) for part in (measuring, unknown)]
+            scores = [_span_entropies(reference, part, temperature, names) for part in (measuring, ood)]
         else:
-            outside = summarise(_pairs(reference.run(unknown)[0], form), temperature)
-            scores = [_sums(one["predictive_entropy"], each) for one in (found, outside)]
+            ood_outputs = summarise(_pairs(reference.run(ood)[0], form), temperature)
+            scores = [_sums(one["predictive_entropy"], each) for one in (outputs, ood_outputs)]
         if all(map(len, scores)):
             auroc, fpr95 = metrics.auroc(*scores), metrics.fpr95(*scores)
     right = (probabilities.argmax(axis=1) == labels).reshape(-1, each).all(axis=1)
@@ -70,13 +70,13 @@ def quality_of(
         "ece": _calibration_error(probabilities, labels, each),
         "auroc": auroc,
         "fpr95": fpr95,
-        "mutual_information": float(_sums(found["mutual_information"], each).mean()),
+        "mutual_information": float(_sums(outputs["mutual_information"], each).mean()),
     }
 
 
 def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Member logits [R, M, C] and labels [R] of all answers: examples, words, or each label of each example."""
-    assert examples.labels is not None  # read_examples asks for them
+    """Return member logits [R, M, C] and labels [R] of examples, words, or each label of each example."""
+    assert examples.labels is not None  # read_examples requires them
     if form == "words":
         words, labels = reference.words(examples).tagged(examples.labels)
         return words.outputs["logits"], labels
@@ -84,7 +84,7 @@ def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndar
 
 
 def _pairs(logits: np.ndarray, form: Form) -> np.ndarray:
-    """Logits [N, M, C] of classes as they are, those of labels or of a score as [N·C, M, 2]."""
+    """Return class logits [N, M, C] unchanged, other logits as pairs [N·C, M, 2]."""
     if form == "classes":
         return logits
     pairs = label_pairs(logits).swapaxes(1, 2)  # [N, C, M, 2]
@@ -93,8 +93,8 @@ def _pairs(logits: np.ndarray, form: Form) -> np.ndarray:
 
 def _sums(values: np.ndarray, each: int) -> np.ndarray:
     """[N·C] → [N]."""
-    found: np.ndarray = values.reshape(-1, each).sum(axis=1)
-    return found
+    sums: np.ndarray = values.reshape(-1, each).sum(axis=1)
+    return sums
 
 
 def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, each: int) -> float:
@@ -105,19 +105,15 @@ def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, each: int)
 
 
 def _span_entropies(reference: Reference, texts: Examples, temperature: float, names: Sequence[str]) -> np.ndarray:
-    """The entropy of each span that is found in texts, that of its least sure word."""
+    """Return the entropy of each predicted span, that of its least certain word."""
     words = reference.words(texts)
-    found = summarise(words.outputs["logits"], temperature)
-    spans = spans_in(words.texts, [names[label] for label in found["probabilities"].argmax(axis=1)])
-    return span_scores(spans, {"entropy": found["predictive_entropy"]})["entropy"]
+    outputs = summarise(words.outputs["logits"], temperature)
+    spans = spans_in(words.texts, [names[label] for label in outputs["probabilities"].argmax(axis=1)])
+    return span_scores(spans, {"entropy": outputs["predictive_entropy"]})["entropy"]
 
 
 def _of_regression(
-    reference: Reference,
-    activation: ScoreActivation,
-    judging: Examples,
-    measuring: Examples,
-    unknown: Examples | None,
+    reference: Reference, activation: ScoreActivation, judging: Examples, measuring: Examples, ood: Examples | None
 ) -> Quality:
     def scores(examples: Examples) -> np.ndarray:
         rows = reference.run(examples)[0][..., 0].astype(np.float64)  # [N, M]
@@ -127,9 +123,9 @@ def _of_regression(
     scale = fit_scale(judging.labels - judged.mean(axis=1), judged.var(axis=1))
     errors, variance = measuring.labels - measured.mean(axis=1), measured.var(axis=1)
     auroc = fpr95 = None
-    if unknown is not None and measured.shape[1] > 1:
-        outside = scores(unknown).var(axis=1)
-        auroc, fpr95 = metrics.auroc(variance, outside), metrics.fpr95(variance, outside)
+    if ood is not None and measured.shape[1] > 1:
+        ood_variance = scores(ood).var(axis=1)
+        auroc, fpr95 = metrics.auroc(variance, ood_variance), metrics.fpr95(variance, ood_variance)
     return {
         "accuracy": None,
         "nll": float(gaussian_nll(errors, variance, scale).mean()),

@@ -14,32 +14,29 @@ from ..tasks import TaskName
 from ..tuning.settings import Jointly, MixedPrecision
 
 EVERY_TOKEN = 1.5
-"""Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
-
+"""Default budget if the last layer runs on every token: three members can diverge in the last third."""
 
 TUNING = ("epochs", "learning_rate", "mixed_precision")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What to make.
+    """Settings of ``make``.
 
     Attributes:
         members: number of members.
-        budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
-            classifier reads every token or patch of the last layer, 1.5).
-        method: how heads are chosen: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
-            one of these for each member, as taylor,random,random. Circuits are searched for separation on the
-            out-of-distribution data that choose; without such data, and of models of one output, for likelihood. In
-            Python also an option object: ``Taylor(noise=1.0)``.
-        fast: leave the tuning out: minutes less, and less of the uncertainty that it brings. Then the three that follow
-            are left as they are.
-        epochs: passes over the training data, at most.
-        learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
-        mixed_precision: of the tuning: with bf16, products of matrices are computed in bfloat16, faster where the
-            machine multiplies it itself; weights stay in float32.
-        abstain: when to abstain.
-        flags: what to call out of distribution.
+        budget: largest cost, relative to the single model's operations (default: 1.0, some models 1.5). It is 1.5 if
+            the classifier reads every token or patch of the last layer.
+        method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
+            for each member. Circuits are searched for separation on the OOD data that choose; without such data, and
+            for regression, for likelihood. In Python also an option object: ``Taylor(noise=1.0)``.
+        fast: skip tuning: saves minutes, but detects OOD inputs less well. The three parameters that follow must then
+            keep their defaults.
+        epochs: largest number of passes over the training data.
+        learning_rate: peak learning rate; only layers above the fork are trained.
+        mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
+        abstain: threshold for abstention.
+        flags: threshold for flagging OOD inputs.
     """
 
     members: int = 3
@@ -59,24 +56,24 @@ class Recipe:
         for name in TUNING:
             if self.fast and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
-                    f"{name} = {getattr(self, name)} is given with fast, without tuning; leave one of them out"
+                    f"{name} = {getattr(self, name)} and fast exclude each other: fast skips tuning; omit one of them"
                 )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
-                "method 'dropout' has a rate, not a budget; expected taylor, circuit or random (for dropout: "
+                "method 'dropout' has no budget; expected taylor, circuit or random (for dropout: "
                 "`hydrant plan --method dropout`, then `hydrant fuse`)"
             )
 
     def limit(self, architecture: Architecture) -> float:
-        """Most operations of the plan for a model of this shape."""
+        """Return the largest cost of a plan for this architecture."""
         if self.budget is not None:
             return self.budget
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
-        """Methods of choosing heads; circuits by name search on ``unknown`` OOD examples, and keep their state."""
+        """Return the rankings of heads; circuits search on the OOD examples and save their state."""
         if isinstance(self.method, Circuit) and self.method.state is None:
             return replace(self.method, state=state)
         if not isinstance(self.method, str):
@@ -86,10 +83,10 @@ class Recipe:
         return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
 
     def tuning(self) -> Jointly:
-        """Settings of the tuning."""
+        """Return the settings of the tuning."""
         return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
 
 
 def _names(method: str | Method) -> list[str]:
-    """Methods that are asked for by name."""
+    """Return the names in a comma-separated method."""
     return method.split(",") if isinstance(method, str) else []

@@ -1,4 +1,4 @@
-"""The folder beside an output that keeps finished stages, so that an interrupted ``make`` resumes."""
+"""Folder of finished stages beside an output, from which an interrupted ``make`` resumes."""
 
 from __future__ import annotations
 
@@ -18,70 +18,70 @@ STATE = "make.json"
 
 
 class Workspace:
-    """A folder with what the stages of one making recorded in ``make.json``, and what they made."""
+    """Files and records (``make.json``) of the finished stages of one call."""
 
     def __init__(self, folder: Path, digests: dict[str, str]) -> None:
-        self.folder, self._kept = folder, Checkpoint(folder, digests, "making")
+        self.folder, self._checkpoint = folder, Checkpoint(folder, digests, "making")
         self._stages = self._recorded()
         self._earlier = frozenset(self._stages)
 
     def _recorded(self) -> dict[str, Any]:
-        return dict(self._kept.read(STATE, dict[str, dict[str, Any]])) if self._kept.has(STATE) else {}
+        return dict(self._checkpoint.read(STATE, dict[str, dict[str, Any]])) if self._checkpoint.has(STATE) else {}
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others who make the same out for as long as the block runs, where the system has locks."""
-        with self._kept.alone():
-            self._stages = self._recorded()  # another may have gone on until now
+        """Lock the folder against other calls, if the system has locks."""
+        with self._checkpoint.alone():
+            self._stages = self._recorded()  # another call may have continued
             yield
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do a stage, unless it is done, and return its record; a failure of the first one deletes the folder."""
+        """Run a stage if it is not finished, and return its record; if the first stage fails, delete the folder."""
         if name not in self._stages:
             try:
-                done = work()
+                record = work()
             except HydrantError as error:
                 if not self._stages:
                     self.remove()
                 elif isinstance(error, InputError):
-                    raise InputError(f"{error}; delete {self.folder} before you give other data or options") from error
+                    raise InputError(f"{error}; delete {self.folder} before using other data or options") from error
                 raise
-            self._stages[name] = json.loads(json.dumps(done))
-            self._kept.write(STATE, self._stages)
+            self._stages[name] = json.loads(json.dumps(record))
+            self._checkpoint.write(STATE, self._stages)
         facts: dict[str, Any] = self._stages[name]
         return facts
 
     def recorded(self, name: str) -> dict[str, Any]:
-        """The record of a stage; empty where it is not done."""
+        """Return the record of a stage; empty if it is not finished."""
         return dict(self._stages.get(name, {}))
 
     def forget(self, name: str) -> None:
-        """Have a stage done again, if it is done."""
+        """Mark a stage as not finished."""
         if self._stages.pop(name, None) is not None:
-            self._kept.write(STATE, self._stages)
+            self._checkpoint.write(STATE, self._stages)
 
-    def told(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
-        """A stage's record in words; a damaged record of an earlier call is refused."""
+    def summary(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
+        """Describe a stage's record; a damaged record of an earlier call raises ``InputError``."""
         try:
             return line(self._stages[name])
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             if name not in self._earlier:
                 raise
-            why = f"the stage {name} ({type(error).__name__}: {cut(error)}); {self._kept.remedy}"
+            why = f"the stage {name} ({type(error).__name__}: {cut(error)}); {self._checkpoint.remedy}"
             raise InputError(f"{self.folder / STATE} has a damaged record of {why}") from error
 
     def remove(self) -> None:
-        """Delete the folder: what it made is where it belongs."""
-        self._kept.remove()
+        """Delete the folder."""
+        self._checkpoint.remove()
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Give the files of a bundle second names in another folder, or copies; they are never written in place."""
+    """Link or copy the files of a bundle to another folder; they are never modified in place."""
 
-    def link(place: str, made: str) -> None:
+    def link(place: str, copy: str) -> None:
         try:
-            os.link(place, made)
+            os.link(place, copy)
         except (OSError, NotImplementedError):
-            shutil.copy2(place, made)
+            shutil.copy2(place, copy)
 
     copy_folder(source, target, link)

@@ -91,34 +91,31 @@ def calibrate(
     graph that they were built from: build them again.
 
     Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
-            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
-        ood: out-of-distribution data, whose labels are not read; chooses the score that flags stand on, and the taps of
-            the distance.
-        fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps
-            the distance that it has.
-        taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
-            that all members share, each weighed alike (all), or the members' last weighed as much as the whole trunk
-            (balanced); of texts also these and the mean of every second layer, weighed so (means); layers of the trunk
-            by hand, such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and
-            otherwise means for texts, and last for images and for tags. What reads the trunk also flags noise that the
-            model bears, such as typing errors, all most of it: take last where inputs are noisy but meant to
-            be answered.
-        rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
-            trunk of a text model is read and 50 classes or more have training examples, one fewer than these classes
-            and at most 64). Fewer make it cheaper and flag less noise: the directions that part the classes most, and
-            random ones that stand for the rest, where classes are few and in the members' last vectors.
+        bundle: bundle folder. In Python also an open ``Bundle``.
+        data: labelled held-out data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a
+            Hugging Face data set is ``hf:NAME:CONFIG:SPLIT``. In Python also what ``data.examples.read_examples``
+            takes.
+        ood: OOD data (labels are ignored), used to choose the OOD score and the taps.
+        fit: labelled training data for the distance; without it the bundle keeps its distance.
+        taps: distance vectors: auto, last, all, balanced, means, or layers such as 1,3. ``last`` is each member's last
+            vector; ``all`` adds every layer of the shared trunk, equally weighted; ``balanced`` weighs the members'
+            vectors as much as the whole trunk; ``means``, for texts, adds the mean of every second layer. ``auto``
+            takes the best of these on OOD data; without OOD data it takes ``means`` for texts, ``last`` for images and
+            tags. Taps in the trunk also flag noise that the model tolerates, such as typing errors: take ``last`` if
+            noisy inputs should be answered.
+        rank: dimensions that each vector is reduced to (default: chosen from width and classes). The default is the
+            model's width; if the trunk of a text model is read and 50 classes or more have training examples, it is one
+            fewer than these classes, at most 64. Fewer dimensions are cheaper and flag less noise: those that separate
+            the classes best, and random ones for the rest, if classes are few and in the members' last vectors.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
-        confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
-        label_false_alarm: for a multi-label model: share of inputs without a label that get it all the same, at most;
-            without it each label has the threshold of its best F1.
+        confidence: share of labels inside a regression model's intervals (default: 0.9).
+        label_false_alarm: for multi-label: largest false-alarm rate of a label (default: each label's best F1).
         reading: columns, number (all) and batch size of the examples; the number is of ``data`` alone.
         seed: of the draw.
-        force: calibrate on data most of which the bundle was tuned on, or its distance is fitted on.
+        force: allow data that the bundle was tuned on or its distance is fitted on.
         progress: display.
 
     Raises:

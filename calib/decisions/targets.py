@@ -27,9 +27,9 @@ class Coverage:
 
     Attributes:
         share: share of inputs to answer; the others abstain.
-        score: score that abstention stands on, where auto is confidence (of labels each decided by itself, predictive
-            entropy), unless another one ranks wrong answers clearly better on the data; of a model of one output it is
-            the one that ranks its errors best.
+        score: score that decides abstention; auto chooses one on the data. ``auto`` is confidence (for multi-label,
+            predictive entropy), unless another score ranks wrong answers clearly better on the data; for regression it
+            is the score that ranks the errors best.
     """
 
     share: float = 0.95
@@ -63,7 +63,7 @@ class Conformal:
     """Prediction sets that hold the label of a fresh input with probability at least 1 − α.
 
     Attributes:
-        alpha: make prediction sets that miss at most this share of the labels.
+        alpha: make prediction sets that miss at most this share of labels.
         method: how sets are made: the smallest (lac), or adaptive ones that cover more (aps).
     """
 
@@ -81,9 +81,9 @@ class FalseAlarm:
     """Flag as out of distribution what scores beyond all but a share of in-distribution validation data.
 
     Attributes:
-        share: share of in-distribution inputs that are flagged by mistake, at most.
-        score: score that flags stand on, where auto is the one that separates best on validation where
-            out-of-distribution data are given, and otherwise the distance, or energy where none was fitted.
+        share: largest share of in-distribution inputs flagged by mistake.
+        score: score that flags OOD inputs; auto chooses one on the data. ``auto`` is the score that separates best on
+            validation and OOD data; without OOD data it is the distance, or energy if no distance was fitted.
     """
 
     share: float = 0.05

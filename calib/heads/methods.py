@@ -48,9 +48,9 @@ class Circuit:
     The layers run on an NVIDIA GPU where PyTorch sees one.
 
     Attributes:
-        ood: out-of-distribution inputs, in any form that the labelled data may have, or made from these themselves
-            (auto): words in another order, halves of two texts, another script; patches in another order, halves of two
-            images, corruptions. Labels are not read. Not needed for the objective ``"nll"``.
+        ood: OOD data, or auto to synthesise them from the labelled data. They take any form of the labelled data;
+            labels are ignored. ``auto`` makes texts of shuffled words, halves of two texts and another script; images
+            of shuffled patches, halves of two images and corruptions. Not needed for the objective ``"nll"``.
         objective: what circuits are for: to separate out-of-distribution inputs from the others by predictive entropy,
             likelihood (nll), or both.
         masking: heads of earlier layers that are masked while a layer is scored: those pruned, or those selected, as
@@ -58,9 +58,9 @@ class Circuit:
         average: make a plan of one member, the average of all circuits (CircAvg).
         diversity: as in ``Taylor``.
         noise: as in ``Taylor``.
-        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search (of
-            a regression, per cent by which its RMSE may rise); beyond it more heads are kept, or members fork later.
-            100 or more takes any circuit, and holds nothing out.
+        max_accuracy_loss: percentage points of accuracy that may be lost. They are measured on examples held out of the
+            search; for regression, it is per cent by which RMSE may rise. Beyond it more heads are kept, or members
+            fork later. 100 or more takes any circuit, and holds nothing out.
         state: folder that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete, or its circuits lose too much, it is deleted.
     """
@@ -90,8 +90,8 @@ class Random:
     """Keep any heads, each with the same probability.
 
     Attributes:
-        systematic: draw a systematic sample of each layer's heads, by which members that keep equally many share as
-            few as they can, instead of each member on its own. Where each of M members keeps k of a layer's H heads,
+        systematic: sample heads so that members share as few as possible. It is a systematic sample of each layer's
+            heads instead of an independent one for each member. If each of M members keeps k of a layer's H heads,
             every head is kept by ⌊kM/H⌋ or ⌈kM/H⌉ of them.
     """
 
@@ -128,10 +128,10 @@ class Budget:
     """Most operations that a plan may cost: where to fork and how many heads to keep follows from it.
 
     Attributes:
-        ratio: most operations, in those of the plain single model, such as 1.25; fork and number of heads follow.
-        to_tune: plan members that will be tuned: a third of the heads or two at most, from the earliest layer of the
-            last third that the budget allows. Few heads make members that tell the unknown best once they are tuned;
-            before, they may be worse than members that keep more.
+        ratio: largest cost in operations, relative to the single model, such as 1.25. Fork and number of heads follow.
+        to_tune: plan for tuning: few heads for each member, and as early a fork as the budget allows. Members keep a
+            third of the heads or two at most, from the earliest layer of the last third that the budget allows. Such
+            members detect OOD inputs best once they are tuned; before, they may be worse than members that keep more.
     """
 
     ratio: float = 1.0

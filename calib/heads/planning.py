@@ -64,26 +64,27 @@ def plan_heads(
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name. In Python also the classifier itself, or
             what ``load_zero_shot`` returns.
-        data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a
-            URL. In Python also what ``data.examples.read_examples`` takes. Not needed for random heads where ``keep``
-            says how many; for a budget, best data that the model was not tuned on.
-        method: how heads are scored: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
-            one of these for each member, as taylor,random,random; or dropped at a rate (dropout), which needs neither
-            ``data`` nor ``keep``. In Python also an option object, ``Taylor(noise=1.0)``, ``Circuit(ood=…)``,
+        data: labelled calibration data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a
+            Hugging Face data set is ``hf:NAME:CONFIG:SPLIT``. In Python also what ``data.examples.read_examples``
+            takes. Not needed for random heads if ``keep`` says how many; for a budget, best data that the model was not
+            tuned on.
+        method: head ranking: taylor, circuit, random or dropout, or one per member. ``taylor`` is Taylor importance; a
+            list such as taylor,random,random has one for each member; ``dropout`` drops heads at a rate and needs
+            neither ``data`` nor ``keep``. In Python also an option object, ``Taylor(noise=1.0)``, ``Circuit(ood=…)``,
             ``Random(systematic=True)``, ``Dropout(rate=0.1)``, or a list of them.
         members: number of members.
-        keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
-            has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
-            entry holds for every layer). The default is ``Budget()``: the best plan that costs no more than the
+        keep: heads kept in each layer: a count, a share such as 0.66, or a list; replaces a budget. 1.0 keeps all. A
+            list has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list
+            of one entry holds for every layer). The default is ``Budget()``: the best plan that costs no more than the
             plain single model; fork and heads are chosen on held-out examples (``calib.heads.plan_search``).
-        fork_from: layers below this one keep every head in every member: one shared trunk, computed once. Default 0;
-            with a budget, where it is best.
+        fork_from: layers below this one are shared by all members and keep every head. Default 0; with a budget, where
+            it is best.
         reading: columns, number (2,048) and batch size of the examples; of ``ood`` at most as many are read.
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
-        traced: plan for any classifier of texts, tokens, images or sounds of transformers, whose attention is found by
-            running it; by taylor or at random, with ``keep`` said.
+        traced: trace any transformers classifier; needs keep, and taylor or random. Texts, tokens, images and sounds;
+            attention is discovered by running the model.
         progress: display (``hydrant.progress.Progress``).
 
     Returns:

@@ -37,7 +37,7 @@ class Division:
         output: file for the rows: CSV or Parquet by its ending, else JSON lines.
         errors: separate file for the rows of failed inputs.
         shard: shard to predict.
-        chunk: rows that are saved together; an interrupted run loses at most one unfinished chunk.
+        chunk: rows saved at a time; an interruption loses at most one chunk.
     """
 
     output: Path

@@ -34,9 +34,9 @@ class Actors:
     """The pool of Ray actors.
 
     Attributes:
-        actors: number of actors, or MIN:MAX such as ``1:8`` to autoscale.
+        actors: number of Ray actors, or MIN:MAX to autoscale.
         actor_cpus: CPUs and threads of each actor (default: one, or less in a cluster with too few CPUs).
-        actor_gpus: GPUs of each actor, which may be a fraction.
+        actor_gpus: GPUs for each actor; may be a fraction.
     """
 
     actors: str = "1"

@@ -146,9 +146,10 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
     """Merge the parts of one prediction, in the order of the rows.
 
     Args:
-        parts: files that `hydrant predict --shard` or ``predict_files`` wrote, in any order, with their manifests.
-        output: file for all rows, with the same ending as the parts. An existing file is replaced.
-        errors: file for the failed rows, if the parts have separate files of them.
+        parts: files of rows that `hydrant predict --shard` or ``predict_files`` wrote, in any order, each with its
+            manifest beside it.
+        output: file for all rows, in the format of the parts. It is replaced.
+        errors: file for the failed rows, if the parts have such files.
 
     Returns:
         The parts in order.

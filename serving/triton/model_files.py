@@ -55,13 +55,13 @@ class TritonSettings:
     """Triton's settings for a bundle; all can be changed in ``config.pbtxt`` later.
 
     Attributes:
-        max_batch: most inputs in a request, and in a batch of requests.
-        queue_delay: microseconds that a batch waits for more requests; 0 takes only waiting ones.
+        max_batch: largest batch, of one request or of several.
+        queue_delay: microseconds that a batch waits for more requests; 0 takes those that wait already.
         instances: copies of the predictor, or of the graph, that run in parallel.
-        precision: precision of the graph; by default the backend's first choice.
+        precision: precision of the graph (default: the backend's choice).
         threads: threads of each predictor, for device cpu; by default all cores.
-        graph_backend: backend of the graph, for device gpu: onnxruntime; tensorrt, which needs an engine in the bundle;
-            or auto, tensorrt if the bundle has a suitable engine.
+        graph_backend: backend of the graph on a GPU: onnxruntime, tensorrt or auto. tensorrt needs an engine in the
+            bundle; auto takes tensorrt if the bundle has an engine that Triton can run.
         environment: path, on the serving machine, of a virtual environment or packed conda one with hydrant; by
             default Triton's Python must have hydrant.
         linked: open the bundle at its present path instead of copying it, for device cpu.

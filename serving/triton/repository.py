@@ -98,11 +98,12 @@ def triton_repository(
 
     Args:
         bundle: bundle folder. In Python also an open ``Bundle``.
-        output: folder of the model repository; created if absent.
-        device: target device: cpu, one model with the whole predictor; gpu, an ensemble with the graph on the GPU.
+        output: model repository: a folder, created if absent.
+        device: target: cpu (one Python model) or gpu (ensemble with the graph on the GPU). For cpu, one model holds the
+            whole predictor.
         settings: Triton's settings.
-        name: name of the model; by default the name of the bundle's folder.
-        version: version of the model, 1 or more.
+        name: name of the model (default: the name of the bundle folder).
+        version: version of the model, a whole number from 1.
         force: replace this version of the model if it exists.
 
     Raises:
