@@ -1,4 +1,4 @@
-"""Pruning and fusing: one checkpoint in M prunings, or M checkpoints, into one module."""
+"""Pruning and fusing: M prunings of one checkpoint, or M checkpoints, become one module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..models.layout import problem_of
 from ..models.lora import Adapter, LowRank, read_adapter
 from ..models.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
-from .low_rank import choose_forms, kept_updates, merged
+from .low_rank import choose_forms, merged, stacked_updates
 from .module import FusedClassifier
 from .parity import common_processor, compare_with_original
 from .traced_ensemble import TracedClassifier, fuse_traced
@@ -62,52 +62,51 @@ def fuse(
     """Prune and fuse members into one module.
 
     Args:
-        models: a transformers classifier, a path or hub name of one, or what ``load_zero_shot`` returns (post
-            hoc: every member is a pruning of it); or a sequence of M of them (members tuned separately).
+        models: a transformers classifier, its path or hub name, or the result of ``load_zero_shot`` (every member is
+            a pruning of it); or a sequence of M classifiers (members tuned independently).
         plan: heads kept by each member; ``None`` keeps all heads.
-        members: for one checkpoint without a plan, number of members. They are alike, and one trunk, until they are
-            told apart: ``tune(…, BatchEnsemble())``.
-        keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
-            averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
-            ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped. What averaging
-            costs, ``hydrant.fusion.measure_merge_error`` measures.
+        members: for one checkpoint without a plan, number of members. They are alike and share one trunk until
+            ``tune(…, BatchEnsemble())`` makes them differ.
+        keep_separate: for M checkpoints, the parts that stay grouped by member instead of being averaged: any of
+            ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or ``all`` (without a plan: an exact
+            Deep Ensemble). Attention is always grouped. ``hydrant.fusion.measure_merge_error`` measures the error
+            of averaging.
         adapters: for one base model, M folders of PEFT LoRA adapters, one for each member (a LoRA-Ensemble).
             Members share what no adapter changes; nothing is averaged.
-        low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),
-            ``"keep"`` (one weight and M updates of low rank), or ``"auto"``: kept where the cost model finds that
-            cheaper (``hydrant.estimate_cost``). All give the same results.
-        traced: take any classifier of texts, tokens, images or sounds of transformers: its attention is found by
-            running it, and each member is compared with the original before anything is made.
+        low_rank: the form of the adapters' attention updates: ``"merge"`` (into one weight for each member),
+            ``"keep"`` (one weight and M low-rank updates), or ``"auto"``: the cheaper form by the cost model
+            (``hydrant.estimate_cost``). All give the same results.
+        traced: accept any transformers classifier of texts, tokens, images or sounds. Hydrant runs the model to find
+            its attention heads, and compares each member with the original before it writes anything.
 
     Returns:
-        The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
-        ``models``.
+        The fused module, in evaluation mode, on the CPU in float32. It shares no memory with ``models``.
 
-    Checkpoints and adapters given by name must prepare their inputs alike (``common_processor``); a fusion of one
-    member is possible, and the log says that its members cannot disagree.
+    Checkpoints and adapters given by name must prepare their inputs alike (``common_processor``). Fusing one member
+    is possible; a warning says that one member cannot disagree.
 
     Raises:
-        InputError: no model, weights that are not finite or not there, models that differ in shape, labels or
-            preprocessing, an unknown part, or an adapter that cannot be read or does not fit.
+        InputError: no model, non-finite or missing weights, models that differ in shape, labels or preprocessing, an
+            unknown part, or an adapter that cannot be read or does not fit.
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
     one = isinstance(models, str | Path | torch.nn.Module) or not isinstance(models, Sequence | Iterator)
     sources: list[Any] = [models] if one else list(models)
     if not sources:
-        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
+        raise InputError("fuse received no model; expected one checkpoint, or one for each member")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
     if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
         raise InputError(
-            f"members is {members}; expected 1 or more, without a plan, adapters or other models; leave --members out"
+            f"members is {members}; expected 1 or more, for one model without plan or adapters; or omit --members"
         )
     if adapters or separate or low_rank != "auto":
         _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
         ensemble = fuse_traced(sources, plan, members)
         keeps = ensemble.plan.members
-        _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
+        _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "use a plan with different heads")
         return ensemble
     loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
@@ -123,10 +122,10 @@ def fuse(
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(loaded) not in (1, len(plan.members)):
         raise InputError(
-            f"{len(loaded)} models for a plan of {len(plan.members)} members; expected one, or one for each member"
+            f"{len(loaded)} models do not fit a plan of {len(plan.members)} members; expected one, or one for each"
         )
     if separate and len(loaded) == 1:
-        raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
+        raise InputError("keep_separate needs one checkpoint for each member, and there is one in all; omit it")
     read = [read_weights(model) for model in loaded]
     checked = _original_check(sources[0], loaded[0], read[0])
     weights = fuse_weights(architecture, plan, read, separate)
@@ -137,12 +136,12 @@ def fuse(
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
-    """What a bundle records of the checkpoints' own settings."""
+    """The checkpoints' own settings that a bundle records."""
     return {**prompts_of(models), **problem_of(models[0].config), **drop_path_of(models[0].config)}
 
 
 def whole_model(model: Any, device: str = "cpu") -> FusedClassifier:
-    """A classifier of transformers as a module of one member that keeps every head, for inference."""
+    """Return a transformers classifier as a module of one member that keeps every head, for inference."""
     module = _whole(model, read_weights(model)).requires_grad_(False).to(device)
     for each in module.modules():
         if device == "cpu" and isinstance(each, GroupedLinear):
@@ -168,23 +167,23 @@ def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> Orig
                     model, processor, whole.architecture, lambda inputs: whole.features((), **inputs)[0][0]
                 )
             except InputError as error:
-                log.info("not compared with transformers on raw inputs, whose processor does not fit: %s", error)
+                log.info("no comparison with transformers on raw inputs; the stored processor does not fit: %s", error)
     return _CHECKED[model]
 
 
-_CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()  # plans of one model are tried in turn
+_CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()  # once for all plans of a model
 
 
 def _warn_of_alike(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
-    """The same ensemble; the log warns of members that cannot disagree."""
+    """Return the ensemble itself, after a warning if some members cannot disagree."""
     if ensemble.members == 1 and not planned:
         log.warning(
-            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; make a "
-            "plan of several members (hydrant plan), or give several checkpoints or adapters"
+            "one checkpoint without a plan is one member: its mutual information and disagreement are zero; use a "
+            "plan with several members (hydrant plan), or several checkpoints or adapters"
         )
-    remedy = "other checkpoints, adapters or heads"
+    remedy = "use different checkpoints, adapters or heads"
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
-        remedy = "`hydrant tune --batch-ensemble`, or a plan of other heads"
+        remedy = "run `hydrant tune --batch-ensemble`, or use a plan with different heads"
     own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
     _warn_of_same(
         ensemble.members, lambda one, other: all(torch.equal(tensor[one], tensor[other]) for tensor in own), remedy
@@ -198,13 +197,13 @@ def _warn_of_same(members: int, same: Callable[[int, int], bool], remedy: str) -
         groups.setdefault(next((one for one in groups if same(one, member)), member), []).append(member)
     for *first, last in (group for group in groups.values() if len(group) > 1):
         log.warning(
-            "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
+            "members %s have the same heads and weights; they cannot disagree; %s",
             f"{', '.join(map(str, first))} and {last}", remedy,
         )  # fmt: skip
 
 
 def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:
-    """Members of one base model and M adapters."""
+    """Fuse one base model and M adapters."""
     architecture, base = architecture_of(model), read_weights(model)
     sources = [{"name": adapter.name, "sha256": adapter.sha256, "base": adapter.base} for adapter in adapters]
     if plan is None:
@@ -221,11 +220,11 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     own = Path(str(model.config.name_or_path or "")).name
     if len(named) > 1 or (named and own and named != [own]):
         tuned = cut(" and ".join(named), 120)
-        log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
+        log.warning("the adapters name %s as their base model; the base model here is %s", tuned, own or "unnamed")
     forms = choose_forms(architecture, plan, adapters, separate, low_rank)
-    kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
-    weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
-    weights |= kept_updates(architecture, plan, adapters, kept)
+    ranks = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
+    weights = fuse_weights(architecture, plan, [merged(base, adapter, ranks) for adapter in adapters], separate)
+    weights |= stacked_updates(architecture, plan, adapters, ranks)
     provenance = {"checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms}
     provenance |= _facts([model])
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
@@ -235,15 +234,15 @@ def _check_options(
     models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str], traced: bool
 ) -> None:
     if traced:
-        raise InputError("traced members are prunings of one model; leave --adapter, low_rank and --keep-separate out")
+        raise InputError("traced members are prunings of one model; omit --adapter, low_rank and --keep-separate")
     if not adapters and low_rank != "auto":
-        raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
+        raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; add adapters, or omit it")
     if low_rank not in get_args(LowRank):
         raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(get_args(LowRank))}")
     if adapters and models > 1:
-        raise InputError(f"adapters were given with {models} models; expected the base model that they were tuned on")
+        raise InputError(f"adapters need one base model, not {models} models; give the one that they were tuned on")
     if adapters and separate:
-        raise InputError("keep_separate was given with adapters, which are always separate; leave it out")
+        raise InputError("adapters are always separate; omit keep_separate")
 
 
 def fuse_weights(
@@ -252,7 +251,7 @@ def fuse_weights(
     checkpoints: Sequence[dict[str, Tensor]],
     separate: frozenset[str],
 ) -> dict[str, Tensor]:
-    """Fused tensors from canonical ones: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
+    """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
 
     Attention is ``layers.{l}.attention.qkv`` and ``.output``; G is 1 where members have the same heads and tensors.
     """
@@ -270,20 +269,20 @@ def fuse_weights(
 
 
 def _distinct(checkpoints: Sequence[dict[str, Tensor]], *modules: str) -> Sequence[dict[str, Tensor]]:
-    """The first checkpoint alone where all have the very same tensors of some modules, as adapters leave them."""
+    """Return the first checkpoint alone if some modules have equal tensors in all, as with adapters."""
     names = [name for name in checkpoints[0] if name.startswith(tuple(f"{module}." for module in modules))]
     same = all(checkpoint[name] is checkpoints[0][name] for checkpoint in checkpoints for name in names)
     return checkpoints[:1] if same else checkpoints
 
 
 def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
-    """The architecture and labels that all models share."""
+    """Return the architecture and labels that all models share."""
     architecture, labels = architecture_of(models[0]), model_labels(models[0].config)
     for index, model in enumerate(models[1:], start=1):
         other, mine = asdict(architecture_of(model)), asdict(architecture)
         different = [f"{key} {mine[key]!r} and {other[key]!r}" for key in mine if mine[key] != other[key]]
         if different:
-            raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
+            raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; expected one architecture")
         if model_labels(model.config) != labels:
             raise InputError(
                 f"models 0 and {index} have different labels; expected the same classes, in the same order"
@@ -312,24 +311,24 @@ def _fuse_attention(
         keeps = keeps[:1]  # the trunk, stored once
     slots = max(map(len, keeps))
     projections = [f"{prefix}.{name}" for name in PROJECTIONS]
-    found: dict[str, list[Tensor]] = {}
+    fused: dict[str, list[Tensor]] = {}
     for weights, heads in _members(checkpoints, keeps, *projections[:3]):
         for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
             rows = torch.cat([stack_heads(weights[f"{name}.{kind}"], heads, width, slots) for name in projections[:3]])
             form = rows.T if kind == "weight" else rows[None]  # [d, 3·h·d_h], [1, 3·h·d_h]
-            found.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
+            fused.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
-        found.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))
+        fused.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))
         if f"{prefix}.output.bias" in weights:
-            found.setdefault(f"{prefix}.output.bias", []).append(weights[f"{prefix}.output.bias"][None])
-    return {name: torch.stack(each) for name, each in found.items()}
+            fused.setdefault(f"{prefix}.output.bias", []).append(weights[f"{prefix}.output.bias"][None])
+    return {name: torch.stack(each) for name, each in fused.items()}
 
 
 def _members(
     checkpoints: Sequence[dict[str, Tensor]], keeps: Sequence[tuple[int, ...]], *modules: str
 ) -> list[tuple[dict[str, Tensor], tuple[int, ...]]]:
-    """Tensors and heads of each member; of one for all where adapters leave these modules and the heads equal."""
+    """Return each member's tensors and heads; one entry if modules and heads are equal in all members."""
     if len(checkpoints) == 1:
         return [(checkpoints[0], heads) for heads in keeps]
     alike = len(set(keeps)) == 1 and len(_distinct(checkpoints, *modules)) == 1

@@ -1,7 +1,7 @@
-"""Layers whose parameters carry a leading group axis G: 1 when all members share them, M when each has its own.
+"""Layers whose parameters have a leading group axis G: 1 if all members share them, M if each has its own.
 
 Axis names: members M, batch B, tokens T, width d, heads h, head width d_h, classes C. Activations are
-``[S, B, T, d]`` with S = 1 as long as all members' streams are equal, and S = M from then on.
+``[S, B, T, d]``: S = 1 while all members' streams are equal, S = M after that.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class GroupedLinear(nn.Module):
         """[S, ..., in] → [max(S, G), ..., out]."""
         if self._packed is not None:
             bias = None if self.bias is None else self.bias.flatten()
-            found: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, bias, "none", [], "")
-            return found
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, bias, "none", [], "")
+            return product
         return _product(x, self.weight, self.bias)
 
     def pack(self) -> None:
-        """Lay the weight out for oneDNN, in which products on a CPU take half the time; for inference alone."""
-        there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        if there and len(self.weight) == 1:  # as torch's own compiler lays it out for linear layers, of about 1024 rows
+        """Pack the weight for oneDNN, which halves the time of products on a CPU; for inference only."""
+        supported = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if supported and len(self.weight) == 1:  # packed as torch's own compiler does, for about 1024 rows
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight[0].T.contiguous(), 1024)
 
     def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
-        """Of ``count`` maps side by side the chosen ones: [S, ..., in] → [max(S, G), ..., their outputs]."""
+        """Apply the ``chosen`` of ``count`` maps side by side: [S, ..., in] → [max(S, G), ..., their outputs]."""
         width = self.weight.shape[2] // count
         columns = slice(chosen.start * width, chosen.stop * width)
         bias = None if self.bias is None else self.bias[:, :, columns]
         return _product(x, self.weight[:, :, columns], bias)
 
     def part(self, index: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Of ``count`` maps side by side the weight [G, in, out] and the bias [G, 1, out] of one."""
+        """Return weight [G, in, out] and bias [G, 1, out] of one of ``count`` maps side by side."""
         weight, bias = self.weight.chunk(count, dim=-1)[index], self.bias
         return weight, None if bias is None else bias.chunk(count, dim=-1)[index]
 
@@ -61,7 +61,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class LowRank(nn.Module):
-    """``x @ down[g] @ up[g]`` for every group: what an adapter adds to a linear map; [G, in, r] and [G, r, out]."""
+    """``x @ down[g] @ up[g]`` for every group: an adapter's addition to a linear map; [G, in, r] and [G, r, out]."""
 
     def __init__(self, down: Tensor, up: Tensor) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class GroupedNorm(nn.Module):
 
 
 class GroupedAttention(nn.Module):
-    """Multi-head self-attention of all members at once; members with fewer heads are padded with heads of zeros."""
+    """Multi-head self-attention of all members at once; members with fewer heads are padded with zero heads."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class GroupedAttention(nn.Module):
         return out + self.low_rank["output"](heads_out) if "output" in self.low_rank else out
 
     def _heads(self, x: Tensor, mask: Tensor | None, first: bool) -> Tensor:
-        """What the heads give, side by side: [S, B, T, d] → [M, B, T, h·d_h]."""
+        """Return the heads' outputs, side by side: [S, B, T, d] → [M, B, T, h·d_h]."""
         if first and self._absorbs(x):
             return self._of_first(x, seen(mask, x.shape[2], self.window, x.device))
         parts = [self._by_head(part) for part in self._projected(x, first)]
@@ -136,17 +136,17 @@ class GroupedAttention(nn.Module):
         return heads_out.transpose(1, 2).flatten(2).unflatten(0, (members, -1))
 
     def _absorbs(self, x: Tensor) -> bool:
-        """Whether one query goes through the key weights, which is faster than computing all keys, on a CPU alone."""
+        """Return True if one query goes through the key weights: faster than computing all keys, but only on a CPU."""
         whole = x.device.type == "cpu" and torch.finfo(x.dtype).bits >= 32 and not torch.is_autocast_enabled("cpu")
         return whole and self.rotary is None and not self.low_rank
 
     def _of_first(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """What the first token's heads give, [M, B, 1, h·d_h], from [S, B, T, d]."""
-        key = self._split(self.qkv.part(1, 3)[0])  # its bias shifts all scores of a query alike
+        """Return the first token's head outputs, [M, B, 1, h·d_h], from [S, B, T, d]."""
+        key = self._split(self.qkv.part(1, 3)[0])  # its bias shifts all scores of a query equally
         query = self.qkv.maps(x[:, :, 0], slice(0, 1), 3).unflatten(2, (-1, self.head_width))  # [M, B, h, d_h]
         members = len(query)
         query = (query.transpose(1, 2) * self.head_width**-0.5 @ key.transpose(2, 3)).transpose(1, 2)  # [M, B, h, d]
-        if len(x) == 1:  # what all members read is not copied for each: their heads are heads of one
+        if len(x) == 1:  # members that read the same input share it: their heads count as heads of one
             query = query.transpose(0, 1).flatten(1, 2)[None]  # [1, B, M·h, d]
         scores = query @ x.transpose(2, 3)  # [S, B, h or M·h, T]
         if mask is not None:
@@ -185,28 +185,28 @@ class GroupedAttention(nn.Module):
 
 
 def mean_of_members(stacked: Tensor) -> Tensor:
-    """The mean [1, …] of [M, …]; exactly what members have where they agree, which a mean is only up to rounding."""
+    """Return the mean [1, …] of [M, …]; exactly the common value where members agree, without rounding."""
     mean = stacked.mean(dim=0, keepdim=True)
     return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), mean)
 
 
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:
-    """Rows of ``weight`` [H·d_h, ...] that belong to ``heads``, zero-padded: [slots·d_h, ...]."""
+    """Return the rows of ``weight`` [H·d_h, ...] that belong to ``heads``, zero-padded: [slots·d_h, ...]."""
     blocks = weight.unflatten(0, (-1, head_width))  # [H, d_h, ...]
-    kept = weight.new_zeros((slots, *blocks.shape[1:]))
-    kept[: len(heads)] = blocks[list(heads)]
-    return kept.flatten(0, 1)
+    rows = weight.new_zeros((slots, *blocks.shape[1:]))
+    rows[: len(heads)] = blocks[list(heads)]
+    return rows.flatten(0, 1)
 
 
-PARTS = 1 << 16  # a rate is rounded to as many parts
+PARTS = 1 << 16  # resolution of the dropout rate
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Dropout; on a CPU four elements share one draw of 64 bits, since drawing takes longest."""
+    """Apply dropout; on a CPU four elements share one draw of 64 bits, since drawing is the slowest step."""
     dropped = round(rate * PARTS)
     if x.device.type != "cpu" or dropped == PARTS:
         return nn.functional.dropout(x, rate)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    parts = draws.view(torch.int16)[: x.numel()].view(x.shape)  # −32768 to 32767, each as likely
-    kept = (parts >= dropped - PARTS // 2).to(x.dtype)
-    return x * kept.mul_(PARTS / (PARTS - dropped))
+    parts = draws.view(torch.int16)[: x.numel()].view(x.shape)  # −32768 to 32767, equally likely
+    mask = (parts >= dropped - PARTS // 2).to(x.dtype)
+    return x * mask.mul_(PARTS / (PARTS - dropped))

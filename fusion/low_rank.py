@@ -1,4 +1,4 @@
-"""Members that are a base model and a LoRA adapter each."""
+"""Members that each consist of a base model and a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .grouped import stack_heads
 
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
-    """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own."""
+    """Return a member's canonical tensors: W + s · B A in float64, rounded once; other tensors are ``base``'s own."""
     sums = {
         name: _rounded(base[name].double() + _product(update), adapter, name)
         for name, update in adapter.updates.items()
@@ -28,10 +28,10 @@ def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] =
     return {**base, **sums, **adapter.replaced}
 
 
-def kept_updates(
+def stacked_updates(
     architecture: Architecture, plan: HeadPlan, adapters: Sequence[Adapter], modules: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Updates that are not merged, ``down`` [M, in, r] and ``up`` [M, r, out], of one size and padded to one rank."""
+    """Return unmerged updates, ``down`` [M, in, r] and ``up`` [M, r, out], of one size and padded to one rank."""
     tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
         prefix, _, projection = module.rpartition(".")
@@ -42,7 +42,7 @@ def kept_updates(
         for member, adapter in enumerate(adapters):
             update = adapter.updates.get(f"{module}.weight")
             if update is not None:
-                _rounded(_product(update), adapter, f"{module}.weight")  # float32 must hold it, as where it is merged
+                _rounded(_product(update), adapter, f"{module}.weight")  # float32 must hold it, as when it is merged
                 own, factors = len(update.down), update.scale * update.up.double()
                 powers = _powers(update.down, factors)
                 down[member, :, :own] = torch.ldexp(update.down.double(), -powers).T.float()
@@ -63,7 +63,7 @@ def choose_forms(
     separate: Collection[str],
     low_rank: str,
 ) -> Forms:
-    """Every module that updates change and no member replaces → its largest rank, and whether it stays low-rank."""
+    """Map each module that updates change and no member replaces to its largest rank and its form."""
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
     ranks: dict[str, int] = {}
     for name, update in sorted((item for adapter in adapters for item in adapter.updates.items()), key=itemgetter(0)):
@@ -79,12 +79,12 @@ def choose_forms(
     for name in attention:
         layer = int(name.split(".")[1])
         if not plan.same_heads(layer):
-            raise InputError(f"members keep different heads in layer {layer}, and share no {name}; leave low_rank out")
+            raise InputError(f"members keep different heads in layer {layer}, so they share no {name}; omit low_rank")
     return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
 
 
 def _powers(down: Tensor, factors: Tensor) -> Tensor:
-    """Exponents [r, 1] of the powers of two that bring A [r, in] and s · B [out, r] to one size."""
+    """Return exponents [r, 1] of the powers of two that scale A [r, in] and s · B [out, r] to one size."""
     first, second = (half.abs().amax(dim=1, keepdim=True).frexp().exponent for half in (down.double(), factors.T))
     return (first - second).div(2, rounding_mode="floor").int()
 
@@ -95,10 +95,10 @@ def _product(update: Update) -> Tensor:
 
 
 def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
-    """float64 → float32, which must hold it."""
-    found = exact.float()
-    if not bool(torch.isfinite(found).all()):
+    """Convert float64 to float32; raise if it overflows."""
+    rounded = exact.float()
+    if not bool(torch.isfinite(rounded).all()):
         raise InputError(
-            f"adapter {adapter.name} changes {name} by more than float32 holds; tune it again with a smaller lora_alpha"
+            f"adapter {adapter.name} changes {name} beyond float32's range; train it again with a smaller lora_alpha"
         )
-    return found
+    return rounded

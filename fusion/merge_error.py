@@ -1,4 +1,4 @@
-"""How far averaging separately tuned parts moves the members, and which parts to leave out if it moves them too far."""
+"""Merge error: the change that averaging independently tuned parts causes, and the parts to leave out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..models.plan_cost import separate_ratio
 from .ensemble import fuse
 from .module import FusedClassifier
 
-MAX_CHANGE = 0.02  # of labels, or of the scores' standard deviation
+MAX_CHANGE = 0.02  # share of labels, or of the scores' standard deviation
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class MergeReport:
     """Merged members against unmerged ones, on the same inputs or tokens.
 
     Attributes:
-        label_changes: share of inputs, tokens or single labels with another decision; ``None`` for regression.
-        accuracy, unmerged_accuracy: of the ensembles, or ``None`` without labels and for other tasks.
+        label_changes: share of inputs, tokens or single labels whose decision changes; ``None`` for regression.
+        accuracy, unmerged_accuracy: of both ensembles; ``None`` without labels and for other tasks.
         score_change: for regression, mean |Δ member logits| as a share of the logits' standard deviation.
     """
 
@@ -40,7 +40,7 @@ class MergeReport:
 
     @property
     def change(self) -> float:
-        """What averaging changes of the answers: share of labels, or the scores' change."""
+        """The share of labels that averaging changes; for regression, the change of the scores."""
         return float(self.score_change if self.label_changes is None else self.label_changes)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def measure_merge_error(
     unmerged: FusedClassifier,
     batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]],
 ) -> MergeReport:
-    """Compare a merged ensemble with the same members kept wholly separate.
+    """Compare a merged ensemble with the same members, all parts separate.
 
     Args:
-        merged: some parts averaged.
+        merged: ensemble with some parts averaged.
         unmerged: ``fuse(..., keep_separate="all")`` of the same checkpoints and plan.
-        batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors. Of tokens labels [B, T], and
-            figures over those that have one (``data.label_encoding``), or over real ones without labels.
+        batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors. For token classification,
+            labels are [B, T]; labelled tokens count (``data.label_encoding``), or all real ones without labels.
     """
     task = merged.architecture.task
     differences, changes, scores, hits = [], [], [], []
@@ -68,7 +68,7 @@ def measure_merge_error(
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C], of tokens [M, B, T, C]
-        known = None if labels is None else torch.as_tensor(labels)
+        targets = None if labels is None else torch.as_tensor(labels)
         if task == "score":
             scores.append(b.member_logits.flatten())
         elif task == "multi_label":
@@ -76,10 +76,10 @@ def measure_merge_error(
         else:
             real = torch.ones_like(a.label, dtype=torch.bool)
             if task == "tokens":
-                real = tensors.get("attention_mask", real) > 0 if known is None else known != IGNORED
+                real = tensors.get("attention_mask", real) > 0 if targets is None else targets != IGNORED
                 difference = difference[:, real]
             changes.append((a.label != b.label)[real].float())
-            hits.append(None if known is None else torch.stack([(each.label == known)[real] for each in (a, b)]))
+            hits.append(None if targets is None else torch.stack([(each.label == targets)[real] for each in (a, b)]))
         differences.append(difference)
     examples = sum(each.shape[1] for each in differences)
     every = torch.cat([each.flatten() for each in differences]) if examples else torch.zeros(1)
@@ -109,25 +109,25 @@ def check_merged(
     inputs: Sequence[Mapping[str, Any]],
     labels: Sequence[np.ndarray | None],
 ) -> None:
-    """Refuse an ensemble that averaging changes too much."""
+    """Raise if averaging changes an ensemble too much."""
     if report.change <= MAX_CHANGE:
         return
-    kept = set(merged.provenance["separate"])
+    separate_now = set(merged.provenance["separate"])
 
     def change(separate: set[str]) -> float:
         some = fuse(models, merged.plan, keep_separate=separate)
         return measure_merge_error(some, unmerged, zip(inputs, labels, strict=True)).change
 
-    alone = {part: change(kept | {part}) for part in PARTS if part != "attention" and part not in kept}
+    alone = {part: change(separate_now | {part}) for part in PARTS if part != "attention" and part not in separate_now}
     parts = sorted(alone, key=lambda part: alone[part])
-    enough = next((n for n in range(1, len(parts)) if change(kept | set(parts[:n])) <= MAX_CHANGE), len(parts))
-    separate = kept | set(parts[:enough])
+    count = next((n for n in range(1, len(parts)) if change(separate_now | set(parts[:n])) <= MAX_CHANGE), len(parts))
+    separate = separate_now | set(parts[:count])
     what = "labels" if report.label_changes is not None else "scores' standard deviation"
     ratio = separate_ratio(merged.architecture, merged.plan, separate)
     raise InputError(
         f"averaging {', '.join(part for part in PARTS if part in parts)} of {len(models)} checkpoints changes "
-        f"{report.change:.1%} of the {what}; expected at most {MAX_CHANGE:.0%}. "
-        f"{' and '.join(parts[: min(enough, 2)])} cost most. Keep them separate "
+        f"{report.change:.1%} of the {what}; at most {MAX_CHANGE:.0%} is allowed. "
+        f"{' and '.join(parts[: min(count, 2)])} change most. Keep them separate "
         f"(--keep-separate {','.join(part for part in PARTS if part in separate)}: {ratio:.2f} × the operations of one "
-        "model), or tune adapters on one base (--adapter); measure with --data; --force writes it all the same"
+        "model), or tune adapters on one base (--adapter); measure with --data; --force writes it anyway"
     )

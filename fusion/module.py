@@ -23,14 +23,13 @@ Weights = Mapping[str, Tensor]
 class FusedClassifier(Ensemble):
     """M pruned members of one transformer classifier in one module.
 
-    Attention projections are grouped by member; every other part is shared by the members or
-    grouped, as its weights' first axis says (1 or M). So is attention whose members differ by low-rank updates:
-    one weight, and the updates grouped. Trainable; ``state_dict`` holds exactly the
-    tensors that a bundle stores.
+    Attention projections are grouped by member. Every other part is shared or grouped, depending on the first axis
+    of its weights (1 or M). Members that differ by low-rank updates share one attention weight; the updates are
+    grouped. Trainable; ``state_dict`` holds exactly the tensors that a bundle stores.
 
     Args:
         weights: fused tensors (``fusion.ensemble``), each with a leading group axis.
-        fitted: what :class:`Ensemble` is told beside the others.
+        fitted: further arguments of :class:`Ensemble`.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class FusedClassifier(Ensemble):
 
     @property
     def trunk(self) -> int:
-        """Layers, counted from the input, that are the same for all members; L where members never differ."""
+        """Number of layers, counted from the input, that are the same for all members; L if members never differ."""
         for index, part in enumerate([self.embeddings, *self.layers]):
             if not all(bool((tensor == tensor[:1]).all()) for tensor in part.state_dict().values()):
                 return max(index - 1, 0)
@@ -66,55 +65,55 @@ class FusedClassifier(Ensemble):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> Output:
-        """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
+        """Run all members; returns a ``ScoreOutput`` for regression, a ``LabelOutput`` for multi-label models.
 
-        Of tokens everything has an axis T behind B; what stands at padding says nothing. Of texts, int64 [B, T], the
-        mask is 1 where a token counts, by default everywhere; token types are 0 by default, and ignored by families
-        without any. Images are [B, channels, height, width].
+        For token classification everything has an axis T after B; values at padding are meaningless. Texts are int64
+        [B, T]. The mask is 1 for real tokens (default: all). Token types default to 0; families without them ignore
+        them. Images are [B, channels, height, width].
         """
-        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
-        logits, features, _ = self._run(self.taps, input_ids=input_ids, **given)
+        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
+        logits, features, _ = self._run(self.taps, input_ids=input_ids, **others)
         return self.answer(logits, features)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and vectors of the taps (``bundle.density_file``), [K, B, d]; of tokens with T."""
+        """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""
         return self._run(taps, **inputs)[:2]
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and what members' classifiers, or the poolers before them, read [M, B, d or 2·d]."""
+        """Member logits [M, B, C] and the inputs of the members' classifiers or poolers, [M, B, d or 2·d]."""
         logits, _, last = self._run((), **inputs)
         return logits, last
 
     def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         x, mask = self.embedded(**inputs)
-        found: dict[str, Tensor] = {}
+        by_tap: dict[str, Tensor] = {}
         last_layer = f"layers.{len(self.layers) - 1}"
         whole = bool({f"{last_layer}.mean", f"{last_layer}.token"} & set(taps))
         for index in range(len(self.layers)):
             x = self.through(index, x, mask, whole=whole)
-            found |= _tapped(x[0], mask, f"layers.{index}", taps)
+            by_tap |= _tapped(x[0], mask, f"layers.{index}", taps)
         last = self._last(x, mask)
         vectors = last.split(self.architecture.width, dim=-1)
-        found |= {f"last.{member}": each for member, each in enumerate(vectors[0])}
-        found |= {f"last.{member}.mean": each for member, each in enumerate(vectors[-1])}
-        kept = torch.stack([found[tap] for tap in taps]) if taps else last.new_zeros(0)
-        return self._classify(last), kept, last
+        by_tap |= {f"last.{member}": each for member, each in enumerate(vectors[0])}
+        by_tap |= {f"last.{member}.mean": each for member, each in enumerate(vectors[-1])}
+        features = torch.stack([by_tap[tap] for tap in taps]) if taps else last.new_zeros(0)
+        return self._classify(last), features, last
 
     def through(
         self, layer: int, x: Tensor, mask: Tensor | None, gate: Tensor | None = None, whole: bool = False
     ) -> Tensor:
-        """One layer: [S, B, T, d] → [M, B, T, d]; of the last one the first token where nothing else is read."""
+        """Run one layer: [S, B, T, d] → [M, B, T, d]; the last one only the first token if no other is read."""
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
-        found: Tensor = self.layers[layer](x, mask, first, gate)
-        return found
+        hidden: Tensor = self.layers[layer](x, mask, first, gate)
+        return hidden
 
     def classified(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits [S or M, B, C] from what leaves the last layer."""
+        """Return logits [S or M, B, C] from the output of the last layer."""
         return self._classify(self._last(x, mask))
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
-        """What the first layers of the trunk give, [B, T, d], without dropout and gradients."""
+        """Return the output of the trunk's first layers, [B, T, d], without dropout and gradients."""
         training = self.training
         self.eval()
         x, mask = self.embedded(**inputs)
@@ -124,7 +123,7 @@ class FusedClassifier(Ensemble):
         return x[0]
 
     def above(self, layers: int, hidden: Tensor, real: Tensor) -> Tensor:
-        """Member logits [M, B, C] from what the first layers gave, [B, T, d], of real tokens [B, T]."""
+        """Return member logits [M, B, C] from the output of the first layers, [B, T, d], and real tokens [B, T]."""
         mask = real[:, None, None, :] if self.architecture.modality == "text" else None
         x = hidden[None]
         for layer in range(layers, len(self.layers)):
@@ -138,7 +137,7 @@ class FusedClassifier(Ensemble):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Inputs → the first activations [G, B, T, d], dropout included, and which keys may be seen [B, 1, 1, T]."""
+        """Return the first activations [G, B, T, d], dropout included, and the mask of visible keys [B, 1, 1, T]."""
         if self.architecture.modality == "text":
             if input_ids is None or pixel_values is not None:
                 raise InputError(f"a {self.architecture.family} ensemble reads input_ids, not pixel_values")
@@ -149,7 +148,7 @@ class FusedClassifier(Ensemble):
         return self.embeddings(pixel_values), None
 
     def _last(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[S, B, T, d] → the input of each member's classifier or pooler, [M, B, d or 2·d], of tokens [M, B, T, d]."""
+        """Map [S, B, T, d] to the input of each member's classifier or pooler, [M, B, d or 2·d] or [M, B, T, d]."""
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
         read = normed if self.architecture.every_token else pooled_tokens(self.architecture, normed, mask)
         return read.expand(max(self.members, len(read)), *read.shape[1:])
@@ -159,15 +158,15 @@ class FusedClassifier(Ensemble):
         return {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
 
     def checkpoint_configuration(self) -> None:
-        """None: the architecture describes a declared model."""
+        """Return None: the architecture describes a declared model."""
 
     def checked_with(self, processor: Any) -> OriginalCheck | None:
-        """The comparison with transformers that :func:`fuse` made, if it was through this processor."""
+        """Return the comparison with transformers that :func:`fuse` made, if it used this processor."""
         check = self.original_check
         return check if check is not None and settings(processor, self.architecture) == check.settings else None
 
     def penultimate(self, last: Tensor) -> Tensor:
-        """Input of the last linear map, [M, B, d'], from each member's last vector: the pooler's output, if any."""
+        """Map each member's last vector to the input of the last linear map, [M, B, d']: the pooler's output if any."""
         if self.pooler is None:
             return last
         dense: Tensor = POOLERS[self.architecture.pooling](self.pooler(last))
@@ -176,12 +175,12 @@ class FusedClassifier(Ensemble):
         return self.pooler_norm(dense[:, :, None])[:, :, 0]
 
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [d', C] and bias [C] of the first member's last linear map, which reads :meth:`penultimate`."""
+        """Return weight [d', C] and bias [C] of the first member's last linear map, which reads :meth:`penultimate`."""
         last = self.classifier
         return last.weight[0].detach(), None if last.bias is None else last.bias[0, 0].detach()
 
     def _classify(self, last: Tensor) -> Tensor:
-        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
+        """Map each member's last vector [M, B, d or 2·d] to member logits [M, B, C]; with T after B for tokens."""
         rate = self.architecture.classifier_dropout
         read = _dropout(last, rate, self.training) if self.architecture.drops_pooled else last
         return self.classifier(_dropout(self.penultimate(read), rate, self.training))
@@ -232,7 +231,7 @@ class FusedLayer(nn.Module):
 
 
 class TextEmbeddings(nn.Module):
-    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA)."""
+    """Word, position and token-type tables, LayerNorm and dropout; in ELECTRA also a linear map to width d."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()
@@ -251,7 +250,7 @@ class TextEmbeddings(nn.Module):
         """[B, T] → [G, B, T, d]."""
         tokens = input_ids.shape[1]
         if tokens > self.max_sequence:
-            raise InputError(f"sequence has {tokens} tokens; this model reads at most {self.max_sequence}; truncate it")
+            raise InputError(f"sequence has {tokens} tokens; truncate it to {self.max_sequence}, this model's limit")
         x = _rows(self.word, input_ids)
         if self.position is not None:
             x = x + self._positions(self.position, input_ids)
@@ -272,7 +271,7 @@ class TextEmbeddings(nn.Module):
 
 
 class PatchEmbeddings(nn.Module):
-    """Non-overlapping patches through one linear map, learned prefix tokens, position table, perhaps LayerNorm."""
+    """Non-overlapping patches through one linear map, learned prefix tokens, position table; optionally LayerNorm."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()
@@ -300,28 +299,28 @@ class PatchEmbeddings(nn.Module):
         prefix = [token for token in (self.first_token, self.distillation_token) if token is not None]
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
         x = torch.cat([*tokens, x], dim=2) + self.position[:, None]
-        if self.registers is not None:  # without a position, behind the other prefix tokens
+        if self.registers is not None:  # without a position, after the other prefix tokens
             own, rest = x[:, :, : len(prefix)], x[:, :, len(prefix) :]
             x = torch.cat([own, self.registers[:, None].expand(-1, x.shape[1], -1, -1), rest], dim=2)
         return _dropout(x if self.norm is None else self.norm(x), arch.hidden_dropout, self.training)
 
 
 def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> dict[str, Tensor]:
-    """First token and mean over real tokens of a layer's output [B, T, d], or all of it, as far as asked for."""
-    found = {}
+    """Requested taps of a layer's output [B, T, d]: first token, mean over real tokens, or all of it."""
+    vectors = {}
     if f"{name}.first" in taps:
-        found[f"{name}.first"] = x[:, 0]
+        vectors[f"{name}.first"] = x[:, 0]
     if f"{name}.mean" in taps:
         real = x.new_ones(x.shape[:2]) if mask is None else mask[:, 0, 0].to(x.dtype)  # [B, T]
         total = torch.einsum("bt,btd->bd", real, x)
-        found[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
+        vectors[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
     if f"{name}.token" in taps:
-        found[f"{name}.token"] = x
-    return found
+        vectors[f"{name}.token"] = x
+    return vectors
 
 
 def _rows(table: Tensor, indices: Tensor) -> Tensor:
-    """Rows of a grouped table [G, rows, d] by indices [B, T]: [G, B, T, d]; an index out of range raises."""
+    """Return rows of a grouped table [G, rows, d] by indices [B, T]: [G, B, T, d]; an index out of range raises."""
     return torch.stack([nn.functional.embedding(indices, group) for group in table])
 
 

@@ -1,6 +1,6 @@
-"""From member logits to what an ensemble answers and how much its members disagree: one head for each task.
+"""From member logits to predictions and uncertainty scores: one head for each task.
 
-Probabilities and scores are averaged, never logits. Of classes, with p_m = softmax(z_m / T) and p̄ = mean_m p_m:
+Probabilities and scores are averaged, never logits. For classes, with p_m = softmax(z_m / T) and p̄ = mean_m p_m:
 
     predictive entropy   H(p̄)                      total uncertainty, nats
     expected entropy     mean_m H(p_m)              aleatoric part
@@ -8,15 +8,15 @@ Probabilities and scores are averaged, never logits. Of classes, with p_m = soft
     disagreement         share of members whose argmax differs from that of p̄
     energy               −mean_m log Σ_c exp z_m,c  without T, nats (Liu et al. 2020)
 
-Of one score, with s_m = a(z_m) and a the model's own activation: their mean, and their variance around it
-(Lakshminarayanan et al. 2017, without a variance of each member's own).
+For regression, with s_m = a(z_m) and a the model's own activation: the mean of s_m, and their variance around it
+(Lakshminarayanan et al. 2017, without member variances).
 
-Of labels that do not exclude each other, with p_m,c = 1 / (1 + exp(−z_m,c / T_c)) and h(p) = −p log p −
-(1 − p) log(1 − p): h(p̄_c) and h(p̄_c) − mean_m h(p_m,c) for each label; an input has their sums over c, and as energy
-−mean_m Σ_c log(1 + exp z_m,c) without T (JointEnergy, Wang et al. 2021). Given a member its labels are independent, so
-that the expected entropy is exact; the members' mixture may tie labels to each other, so the others are upper bounds.
+For multi-label, with p_m,c = 1 / (1 + exp(−z_m,c / T_c)) and h(p) = −p log p −
+(1 − p) log(1 − p): each label has h(p̄_c) and h(p̄_c) − mean_m h(p_m,c); an input has their sums over c. Its energy is
+−mean_m Σ_c log(1 + exp z_m,c) without T (JointEnergy, Wang et al. 2021). Within one member, labels are independent, so
+the expected entropy is exact; the members' mixture may correlate labels, so the other sums are upper bounds.
 
-Entropies are cut to [0, log C], or for labels to [0, C · log 2], which rounding would leave.
+Entropies are clamped to [0, log C], or [0, C · log 2] for multi-label, since rounding can leave that range.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from ..tasks import ScoreActivation
 
 @dataclass(frozen=True)
 class FusedOutput:
-    """What the fused module returns: logits [M, B, C] before the temperature, and a ``Prediction``'s fields as tensors.
+    """Output of the fused module: logits [M, B, C] before the temperature, and a ``Prediction``'s fields as tensors.
 
-    Those are [B], but for probabilities, [B, C] and [B, M, C]; of a model of tokens everything has an axis T behind B.
-    The distance is ``None`` until fitted, what thresholds decide always: they belong to the runtime.
+    The fields are [B], but probabilities [B, C] and [B, M, C]; for token classification all have an axis T after B.
+    The distance is ``None`` until fitted; decisions always are, since the runtime applies thresholds.
     """
 
     member_logits: Tensor
@@ -60,7 +60,7 @@ class FusedOutput:
 
 @dataclass(frozen=True)
 class ScoreOutput:
-    """What the fused module of a score returns: logits [M, B, 1] before the activation, and scores [B] and [B, M]."""
+    """Output for regression: logits [M, B, 1] before the activation, and scores [B] and [B, M]."""
 
     member_logits: Tensor
     score: Tensor
@@ -71,7 +71,7 @@ class ScoreOutput:
 
 @dataclass(frozen=True)
 class LabelOutput:
-    """What the fused module of a multi-label model returns: as of classes, and nats of each label, [B, C].
+    """Output for multi-label: as for classes, and nats of each label, [B, C].
 
     The other entropies are sums over the labels.
     """
@@ -97,7 +97,7 @@ def summarize_task(
     temperatures: Sequence[float] = (1.0,),
     distance: Tensor | None = None,
 ) -> Output:
-    """Apply the head of a model's task in float32 to logits [M, B, C]; one temperature, or one of each label."""
+    """Apply the head of a model's task in float32 to logits [M, B, C]; one temperature, or one for each label."""
     if architecture.task == "score":
         return summarize_scores(member_logits, architecture.score_activation, distance)
     if architecture.task == "multi_label":
@@ -106,7 +106,7 @@ def summarize_task(
 
 
 def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor | None = None) -> FusedOutput:
-    """The head of classes, from logits [M, B, C], or of tokens [M, B, T, C]."""
+    """Apply the classification head to logits [M, B, C], or [M, B, T, C] for tokens."""
     logits = member_logits.float()
     members = torch.softmax((logits - logits.amax(dim=-1, keepdim=True)) / temperature, dim=-1)  # [M, B, C]
     mean = members.mean(dim=0)  # [B, C]
@@ -136,7 +136,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distance: Tensor | None = None) -> ScoreOutput:
-    """The head of one score, from logits [M, B, 1]."""
+    """Apply the regression head to logits [M, B, 1]."""
     logits = member_logits.float()[..., 0]  # [M, B]
     members = torch.sigmoid(logits) if activation == "sigmoid" else logits
     mean = members.mean(dim=0)
@@ -152,7 +152,7 @@ def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distanc
 def summarize_labels(
     member_logits: Tensor, temperatures: Sequence[float] = (1.0,), distance: Tensor | None = None
 ) -> LabelOutput:
-    """The head of several labels, from logits [M, B, C]."""
+    """Apply the multi-label head to logits [M, B, C]."""
     logits = member_logits.float() / torch.tensor(temperatures, device=member_logits.device)
     members, without = torch.sigmoid(logits), torch.sigmoid(-logits)  # [M, B, C]
     highest, together = float(highest_entropy(2)), float(highest_entropy(2, logits.shape[-1]))
@@ -174,14 +174,14 @@ def summarize_labels(
 
 
 def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:
-    """−p log p − q log q, nats, of probabilities p and their complements q, which rounding would lose; 0·log 0 = 0."""
+    """−p log p − q log q, nats; complements q are passed, since 1 − p would lose precision; 0·log 0 = 0."""
     smallest = torch.finfo(torch.float32).tiny
     terms = [part * part.clamp_min(smallest).log() for part in (probabilities, without)]
     return 0.0 - (terms[0] + terms[1])
 
 
 class FeatureDistance(nn.Module):
-    """The fitted distance of a bundle; its tensors are buffers that no ``state_dict`` holds."""
+    """The fitted distance of a bundle; its tensors are non-persistent buffers, so ``state_dict`` lacks them."""
 
     def __init__(self, density: Density) -> None:
         super().__init__()
@@ -190,23 +190,23 @@ class FeatureDistance(nn.Module):
             self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[K, B, d] → [B], or of tokens [K, B, T, d] → [B, T], in float32."""
+        """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32."""
         if features.ndim == 4:
-            found: Tensor = self(features.flatten(1, 2))
-            return found.unflatten(0, features.shape[1:3])
+            flat: Tensor = self(features.flatten(1, 2))
+            return flat.unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
         rows = rows @ self.get_buffer("whitening")  # [K, B, r]
         means = self.get_buffer("means")  # [K, R, r]
         closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
         nearest = closeness.argmax(dim=-1)  # [K, B]
         chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))
-        squared = (rows - chosen).square().sum(dim=-1)  # of the difference, not a difference of squares: [K, B]
+        squared = (rows - chosen).square().sum(dim=-1)  # the difference squared, not a difference of squares: [K, B]
         location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
         return ((squared - location) / scale).mean(dim=0)
 
 
 class Ensemble(nn.Module):
-    """A plan, class names, temperatures (one, or one for each label), and the distance once it is fitted."""
+    """A plan, class names, temperatures (one, or one for each label), and the distance if it is fitted."""
 
     architecture: Any
 
@@ -233,10 +233,10 @@ class Ensemble(nn.Module):
 
     @property
     def taps(self) -> Sequence[str]:
-        """Names of the vectors that the distance reads; none until it is fitted."""
+        """Names of the vectors that the distance reads; empty until it is fitted."""
         return () if self.distance is None else self.distance.density.taps
 
     def answer(self, logits: Tensor, features: Tensor) -> Output:
-        """The output of the task's head, from member logits and the vectors of :attr:`taps`."""
+        """Apply the task's head to member logits and the vectors of :attr:`taps`."""
         distance = None if self.distance is None else self.distance(features)
         return summarize_task(self.architecture, logits, self.label_temperatures or (self.temperature,), distance)

@@ -43,20 +43,20 @@ def save_bundle(
     Args:
         ensemble: the fused module.
         path: folder to create.
-        processor: transformers tokenizer or image processor of the checkpoint; ``None`` makes a
-            bundle that takes ready tensors only, which the log says unless ``tensors_only`` asks for it.
+        processor: transformers tokenizer or image processor of the checkpoint; ``None`` makes a bundle that accepts
+            prepared tensors only, and logs a warning without ``tensors_only``.
         force: replace an existing bundle.
-        provenance: further JSON facts for the manifest's ``fusion`` entry.
-        tensors_only: no processor is wanted.
+        provenance: further JSON entries for ``fusion`` in the manifest.
+        tensors_only: a processor is not needed.
 
     Raises:
-        InputError: the folder exists, the processor does not fit, or weights are not finite.
+        InputError: the folder exists, the processor does not fit, or weights are non-finite.
     """
     if processor is None and not tensors_only:
         modality = ensemble.architecture.modality
-        log.warning("bundle %s takes ready tensors only; for it to read %ss, give a processor=…", path, modality)
+        log.warning("bundle %s accepts prepared tensors only; pass processor=… so that it reads %ss", path, modality)
     elif processor is not None and tensors_only:
-        raise InputError("tensors_only is given with a processor; leave one of them out")
+        raise InputError("tensors_only excludes a processor; omit one of them")
     check = None if processor is None else ensemble.checked_with(processor)
     weights = ensemble.stored_weights()
     for name, tensor in weights.items():
@@ -83,21 +83,21 @@ def save_bundle(
         if processor is not None:
             (folder / PROCESSOR).mkdir()
             save_processor(processor, folder / PROCESSOR)
-            load_processor(folder / PROCESSOR, ensemble.architecture)  # refuse now what could not be used later
+            load_processor(folder / PROCESSOR, ensemble.architecture)  # fail now rather than at load time
     return Bundle.open(path)
 
 
 def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:
-    """What is known of it: the temperatures that the ensemble had."""
-    found = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
+    """The calibration of a new bundle: the ensemble's temperatures."""
+    calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
     every = ensemble.label_temperatures
     if every is not None:
-        found["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
-    return found
+        calibration["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
+    return calibration
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
-    """The fused module of a bundle, in evaluation mode, float32 on the CPU.
+    """Load the fused module of a bundle, in evaluation mode, float32 on the CPU.
 
     Raises:
         BundleError: a file is missing, altered, or inconsistent with the others.
@@ -111,7 +111,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
 
 
 def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClassifier:
-    """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU."""
+    """Load the module of a bundle, fused or traced, in evaluation mode, float32 on the CPU."""
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
     if architecture.is_declared:
@@ -121,7 +121,7 @@ def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClass
 
 
 def _fitted(bundle: Bundle) -> dict[str, Any]:
-    """Arguments of an ensemble that calibration and tuning decide."""
+    """Arguments of an ensemble that calibration and tuning determine."""
     calibration = Calibration.of(bundle)
     return {
         "temperature": calibration.temperature,

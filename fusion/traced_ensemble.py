@@ -1,4 +1,4 @@
-"""A traced ensemble: M members of any classifier, and the head of its task over them."""
+"""A traced ensemble: M members of any classifier, and the head of its task."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from .parity import compare_with_original
 
 
 class TracedClassifier(Ensemble):
-    """M members of a traced model, run one by one, under a lock: hooks and transformers' caches need it."""
+    """M members of a traced model, run one by one under a lock that hooks and transformers' caches need."""
 
     def __init__(
         self, architecture: Traced, plan: HeadPlan, original: nn.Module, labels: list[str], **fitted: Any
     ) -> None:
         super().__init__(architecture, plan, labels, **fitted)
-        self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
+        self._whole: list[Any] = [original]  # in a list, so not a submodule: members hold its tensors
         self.each = nn.ModuleList(members_of(original, architecture, plan))
         self._turn = threading.Lock()
         self.eval().requires_grad_(False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy starts from: everything but the lock."""
+        """The state of a copy: everything but the lock."""
         return {name: value for name, value in self.__dict__.items() if name != "_turn"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Start as a copy, with a lock of its own."""
+        """Restore a copy, with a lock of its own."""
         self.__dict__.update(state, _turn=threading.Lock())
 
     @property
@@ -52,7 +52,7 @@ class TracedClassifier(Ensemble):
 
     @property
     def trunk(self) -> int:
-        """Blocks, counted from the input, in which all members keep the same heads."""
+        """Number of blocks, counted from the input, in which all members keep the same heads."""
         return self.plan.fork
 
     def forward(self, **inputs: Tensor) -> Output:
@@ -60,13 +60,14 @@ class TracedClassifier(Ensemble):
         return self.answer(*self.features(self.taps, **inputs))
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and vectors of the taps (``bundle.density_file``), [K, B, d]; of tokens with T."""
-        given = with_defaults(self.architecture, inputs)
-        layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
-        asked = [layers, *[()] * (self.members - 1)]  # the first stands for the trunk
+        """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""
+        complete = with_defaults(self.architecture, inputs)
+        layers = sorted({int(match[1]) for tap in taps if (match := TAP.fullmatch(tap)) and match[1]})
+        by_member = [layers, *[()] * (self.members - 1)]  # the first member's vectors serve for the trunk
         with self._turn:
             runs = [
-                run_member(each, self.architecture, given, some) for each, some in zip(self.each, asked, strict=True)
+                run_member(each, self.architecture, complete, some)
+                for each, some in zip(self.each, by_member, strict=True)
             ]
         vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
         vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
@@ -76,23 +77,23 @@ class TracedClassifier(Ensemble):
     pooler = None
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and what the members' last linear maps read [M, B, d]; of tokens with T behind B."""
+        """Member logits [M, B, C] and inputs of the last linear maps [M, B, d]; with T after B for tokens."""
         return self.features([f"last.{member}" for member in range(self.members)], **inputs)
 
     def penultimate(self, last: Tensor) -> Tensor:
-        """What the last linear map reads: the same vectors."""
+        """The input of the last linear map: the same vectors."""
         return last
 
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
         """Weight [d, C] and bias [C] of the last linear map."""
         if not self.architecture.classifier:
-            raise InputError(f"{self.architecture.model_class} has no known last linear map; leave --baselines out")
+            raise InputError(f"{self.architecture.model_class} has no identified last linear map; omit --baselines")
         last = self.original.get_submodule(self.architecture.classifier)
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
     def checked_with(self, processor: Any) -> OriginalCheck:
-        """Compare the whole model, run as members are, with transformers' own code on raw inputs."""
+        """Compare the whole model, run like a member, with transformers' own code on raw inputs."""
         read = self.architecture
         [whole] = members_of(self.original, read, all_heads(read, 1))
         with transformers_code(self.original):
@@ -112,7 +113,7 @@ class TracedClassifier(Ensemble):
 
 
 def fuse_traced(sources: Sequence[Any], plan: HeadPlan | None, members: int | None) -> TracedClassifier:
-    """Members of any classifier, compared with the original under hooks; ``fusion.ensemble.fuse`` has the arguments."""
+    """Make members of any classifier, compared with the original under hooks; arguments as in ``fuse``."""
     if len(sources) != 1:
         raise InputError(f"{len(sources)} models were given with traced; expected one, whose prunings are the members")
     source = sources[0]

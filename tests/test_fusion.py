@@ -123,19 +123,20 @@ def test_equal_checkpoints_are_merged_bit_by_bit() -> None:
     assert all(torch.equal(tensor, three[name][:1]) for name, tensor in one.items())
 
 
-def test_members_that_are_alike_are_told_with_what_tells_them_apart(caplog: pytest.LogCaptureFixture) -> None:
-    """However they came to be; one plan may hold some that are and one that is not."""
+def test_the_log_names_equal_members_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """Equal members of one or several models; a plan may also mix equal and different members."""
     model, plan = make_model("bert"), random_plan("bert", 2)
     again = replace(plan, members=(*plan.members, plan.members[0]))
-    same = "members {} have the same heads and weights; they cannot disagree until something tells them apart: {}"
-    for make, who, remedy in (
-        (lambda: fuse(model, members=3), "0, 1 and 2", "`hydrant tune --batch-ensemble`, or a plan of other heads"),
-        (lambda: fuse(model, again), "0 and 2", "`hydrant tune --batch-ensemble`, or a plan of other heads"),
-        (lambda: fuse([model, model], keep_separate="all"), "0 and 1", "other checkpoints, adapters or heads"),
+    for make, members, remedy in (
+        (lambda: fuse(model, members=3), "0, 1 and 2", "--batch-ensemble"),
+        (lambda: fuse(model, again), "0 and 2", "--batch-ensemble"),
+        (lambda: fuse([model, model], keep_separate="all"), "0 and 1", "different checkpoints"),
     ):
         caplog.clear()
         make()
-        assert caplog.messages == [same.format(who, remedy)]
+        [message] = caplog.messages
+        assert message.startswith(f"members {members} have the same heads and weights")
+        assert remedy in message
     caplog.clear()
     fuse(model, plan)
     fuse([model, make_model("bert", seed=1)])

@@ -105,5 +105,5 @@ def test_members_alone_and_what_is_refused(bundle: Path, tmp_path: Path) -> None
     assert report.accuracy_before is None
     assert report.unseen == ()
     other = table(tmp_path / "other.csv", "relevance", 24)
-    with pytest.raises(InputError, match=r"other\.csv are all 0 or 1, those of .*train\.csv are other"):
+    with pytest.raises(InputError, match=r"other\.csv are all 0 or 1, .*train\.csv"):
         tune(bundle, data, Jointly(epochs=1), validation=other, output=tmp_path / "none")

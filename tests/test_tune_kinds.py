@@ -66,7 +66,7 @@ def test_a_tuned_lora_ensemble(low_rank: str, how: Jointly | PerMember, tmp_path
 def test_updates_of_one_weight_cannot_part(tmp_path: Path) -> None:
     bundle = lora_bundle(tmp_path, "keep")
     state = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"keeps updates of low rank \(layers\.1\.attention\.query, "):
+    with pytest.raises(InputError, match=r"low-rank updates \(layers\.1\.attention\.query, "):
         tune(bundle, sentences(Bundle.open(bundle).labels), PerMember(keep_separate="classifier"))
     assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == state
 

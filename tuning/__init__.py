@@ -28,44 +28,40 @@ def tune(
 ) -> TuneReport:
     """Fine-tune the members of a bundle on labelled data.
 
-    All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
-    they share (the MLP among it) stays one and nothing drifts apart. Stored weights that are equal in all members
-    before stay so (query, key and value are stored as one): a shared trunk goes on running once. Layers below a fork
-    are left as they are unless ``how`` says ``unfreeze``, or by ``freeze`` how many: they run over the data once, and
-    an epoch costs the layers above. Dropout has the rates of the checkpoint's configuration; AdamW with linear warm-up
-    and decay; gradients of a norm above 1 are scaled down.
+    All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies. Shared parts, such
+    as the MLP, stay shared. Stored weights that are equal in all members stay equal (query, key and value count as
+    one), so a shared trunk still runs once. Layers below the fork stay fixed unless ``how`` sets ``unfreeze`` or
+    ``freeze``: they run over the data once, and an epoch costs only the layers above. Dropout rates come from the
+    checkpoint's configuration. AdamW uses linear warm-up and decay; gradients are clipped to norm 1.
 
-    After each epoch the NLL of the averaged probabilities is measured on the validation data, at the temperature that
-    makes it least: what one number can mend counts neither for nor against an epoch. The weights of the best epoch
-    are kept; where none is better than before tuning, the bundle stays as it is.
+    After each epoch the NLL of the averaged probabilities is measured on the validation data, at its best temperature.
+    The weights of the best epoch are kept. If no epoch improves on the untuned bundle, the bundle stays as it is.
 
     Args:
         bundle: bundle folder. In Python also an open ``Bundle``.
         data: labelled training data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a
             Hugging Face data set is ``hf:NAME:CONFIG:SPLIT``. In Python also what ``data.examples.read_examples``
             takes.
-        how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: each pruned member alone; own attention heads stay, what
-            they shared is averaged, and the drift is reported. The merged ensemble is kept if it is better than the
-            bundle. ``BatchEnsemble(fork_from=4, …)``: factors of rank one tell the members apart, which share all else.
+        how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: tune each member alone, average the shared parts, and report
+            the merge error; the merged ensemble is kept if it improves on the bundle.
+            ``BatchEnsemble(fork_from=4, …)``: members share all weights and differ by rank-one factors.
         validation: labelled validation data (default: one in ten training examples).
         output: folder of the tuned bundle (default: the bundle is replaced).
         force: replace an existing bundle at the output folder.
-        reading: columns, number (all) and batch size of the examples: as many make one update. The number is of the
-            data to tune on; validation data all count.
-        seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the
-            same weights.
+        reading: columns, number (default: all) and batch size of the training examples. Validation data are all used.
+        seed: seed of the held-out share, the order of examples, dropout and factors. Runs on a CPU are reproducible.
         progress: display.
 
     Returns:
-        What was done. The tuned bundle is uncalibrated; its FP32 and BF16 graphs are exported again, its other
-        graphs and its engines are not.
+        A report. The tuned bundle is uncalibrated. Its FP32 and BF16 graphs are exported again; other graphs and
+        engines are dropped.
 
     Raises:
-        InputError: unusable data, options or state, or a loss that is not finite; the bundle is as it was.
+        InputError: unusable data, options or state, or a non-finite loss; the bundle is unchanged.
         BundleError: the bundle is missing, altered or malformed.
         MissingExtraError: accelerate is not installed.
     """
     require("accelerate", "tune", "tune a bundle")
-    from .stages import tuned  # PyTorch, and what it takes to write a bundle
+    from .stages import tuned  # imports PyTorch
 
     return tuned(resolve(bundle), data, validation, how, output, force, reading, seed, progress)

@@ -1,6 +1,6 @@
-"""The ways to tune: all members jointly in the fused model, as a BatchEnsemble, or each alone and then merged.
+"""The ways to tune: all members jointly, as a BatchEnsemble, or each member alone and then merged.
 
-Weights that are equal in all members are tuned as one and copied out at the end, so that the shared trunk stays one.
+Weights that are equal in all members are tuned as one and copied at the end, so a shared trunk stays shared.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from ..fusion.grouped import mean_of_members
 from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
 from .settings import BatchEnsemble, Epoch, best_epoch
-from .tuning_data import Given
+from .tuning_data import TuningData
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
 
 
-SCHEMA = 3  # of a checkpoint's files, and of the order in which dropout draws
+SCHEMA = 3  # of a checkpoint's files, and of the order of dropout draws
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Job(Given):
-    """The untuned ensemble, and what it is tuned on, with the digests of the data."""
+class Job(TuningData):
+    """The untuned ensemble, its tuning data, and the digests of both sources."""
 
     bundle: Bundle
     ensemble: FusedClassifier
     digests: tuple[str, str]
 
     def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
-        """A module of weights [G, …], which it takes over."""
+        """Return a module that takes over weights [G, …]."""
         return FusedClassifier(self.ensemble.architecture, plan or self.ensemble.plan, weights, self.ensemble.labels)
 
-    def figures(self, module: FusedClassifier) -> dict[str, float]:
-        """Quality on the validation data, on the CPU afterwards."""
-        found = measure(module.to(self.accelerator.device), self.held_out, self.settings)
+    def validation_metrics(self, module: FusedClassifier) -> dict[str, float]:
+        """Return a module's metrics on the validation data; the module is on the CPU afterwards."""
+        metrics = measure(module.to(self.accelerator.device), self.held_out, self.settings)
         module.cpu()
-        return found
+        return metrics
 
     def alone(self, member: int) -> Job:
-        """The job of one member, with an order of examples and dropout of its own; the first has those of a model."""
+        """Return the job of one member, with its own example order and dropout; the first member keeps the seed."""
         return replace(self, settings=replace(self.settings, seed=member_seed(self.settings.seed, member)))
 
     def checkpoint(self) -> Checkpoint:
-        """Where it keeps how far it has come."""
+        """Return the checkpoint that records the progress."""
         folder, used = self.settings.how.state, (WEIGHTS, PLAN, ARCHITECTURE)
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
@@ -75,7 +75,7 @@ class Job(Given):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result: ``weights`` if better, histories of ``members`` tuned alone, modules ``apart`` by factors."""
+    """The result: ``weights`` if better, histories of ``members`` tuned alone, ``factored`` modules."""
 
     weights: Weights | None
     before: Epoch
@@ -84,22 +84,22 @@ class Outcome:
     history: tuple[Epoch, ...] = ()
     members: tuple[tuple[Epoch, ...], ...] = ()
     drift: dict[str, Any] | None = None
-    apart: tuple[str, ...] = ()
+    factored: tuple[str, ...] = ()
 
     @property
     def epochs(self) -> int:
-        """Epochs that ran; of several histories the most."""
+        """Number of epochs that ran; the largest of several histories."""
         return max(len(history) for history in (self.history, *self.members)) - 1
 
 
 _STAY_ALIKE = (
-    "all members of %s have the same heads and weights, and stay alike when they are %s; to make them disagree tune "
-    "with --batch-ensemble, or --per-member --keep-separate all, or fuse by a plan of different heads"
+    "all members of %s have the same heads and weights, and stay equal when they are %s; to make them disagree, tune "
+    "with --batch-ensemble or --per-member --keep-separate all, or fuse by a plan with different heads"
 )
 
 
 def member_seed(seed: int, member: int) -> int:
-    """The seed of one member tuned alone; the first has that of the tuning."""
+    """Return the seed of one member tuned alone; the first keeps the given seed."""
     return seed if member == 0 else int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -113,20 +113,20 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
 
 
 def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) -> Outcome:
-    """Tell the members apart by factors, tune all at once, and multiply the factors into the weights."""
+    """Give each member its own factors, tune all at once, and multiply the factors into the weights."""
     module = job.module(shared_form(job.ensemble.state_dict()))
-    apart = tuple(with_factors(module, first_layer(job.ensemble, how)))
+    factored = tuple(with_factors(module, first_layer(job.ensemble, how)))
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
     begin = partial(draw, module, how.deviation, job.settings.seed)
     done = train(job, module, State(checkpoint, "all"), begin=begin)
     weights = None if done.weights is None else merged(done.weights)
-    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, apart=apart)
+    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, factored=factored)
 
 
 def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
-    """Tune each member alone, then merge what they share."""
+    """Tune each member alone, then merge the shared parts."""
     shared = shared_form(job.ensemble.state_dict())
     plan = job.ensemble.plan
     if job.ensemble.members > 1 and alike(shared) and not separate:
@@ -142,8 +142,8 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
         tuned.append(done[-1].weights or member_form(shared, member))
     weights = merge(tuned, shared, separate)
     averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
-    before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
-    after = Epoch(max(best_epoch(each.history) for each in done), None, **job.figures(averaged))
+    before = Epoch(0, None, **job.validation_metrics(job.module(_copy(shared))))
+    after = Epoch(max(best_epoch(each.history) for each in done), None, **job.validation_metrics(averaged))
     batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
@@ -160,35 +160,35 @@ def _copy(weights: Weights) -> Weights:
 
 
 def shared_form(weights: Mapping[str, Tensor]) -> Weights:
-    """Copies of fused weights [G, …], with G = 1 where all groups are equal, of a linear map those of its bias too."""
+    """Copy fused weights [G, …]; G becomes 1 if all groups are equal, and those of a linear map's bias as well."""
     equal = {name: bool((tensor == tensor[:1]).all()) for name, tensor in weights.items()}
     alike = {name for name in weights if equal[name] and equal.get(name.removesuffix("weight") + "bias", True)}
     return {name: (tensor[:1] if name in alike else tensor).clone() for name, tensor in weights.items()}
 
 
 def member_form(weights: Mapping[str, Tensor], member: int) -> Weights:
-    """Copies of what one member has, each [1, …]."""
+    """Copy one member's weights, each [1, …]."""
     return {name: tensor[[member if len(tensor) > 1 else 0]] for name, tensor in weights.items()}
 
 
 def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor], separate: frozenset[str]) -> Weights:
-    """Weights of members [1, …] that were tuned apart, in one: what they had in common is averaged, as by ``fuse``."""
+    """Merge weights [1, …] of members that were tuned independently: shared parts are averaged, as by ``fuse``."""
     merged = {}
     for name, before in shared.items():
         stacked = torch.cat([member[name] for member in members])  # [M, …]
         part = part_of(name)
-        apart = before.shape[0] > 1 or part in separate or (bool(separate) and part == "attention")
-        merged[name] = stacked if apart else mean_of_members(stacked)
+        stacks = before.shape[0] > 1 or part in separate or (bool(separate) and part == "attention")
+        merged[name] = stacked if stacks else mean_of_members(stacked)
     return merged
 
 
 def alike(shared: Mapping[str, Tensor]) -> bool:
-    """Whether all members have the very same weights, of a form in which these are one (:func:`shared_form`)."""
+    """Return True if all members have equal weights, given in :func:`shared_form`."""
     return all(tensor.shape[0] == 1 for tensor in shared.values())
 
 
 def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Weights:
-    """Weights with the group axis that a bundle stores: at least that of ``before``."""
+    """Expand weights to the group axis that a bundle stores: at least that of ``before``."""
     return {
         name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
         for name, tensor in weights.items()

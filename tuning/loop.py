@@ -26,7 +26,7 @@ from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
-from .tuning_data import Given, Source, activations, epoch_batches, frozen, member_logits, on_device
+from .tuning_data import Source, TuningData, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ SAVE_SECONDS = 120.0  # between writes of the state within an epoch
 
 @dataclass(frozen=True)
 class Trained:
-    """A tuning that ended: weights of the best epoch on the CPU, where one was better than none, and all figures."""
+    """A finished tuning: weights of the best epoch on the CPU, if one improved on the start, and all metrics."""
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
@@ -45,54 +45,50 @@ class Trained:
 
     @property
     def best(self) -> Epoch:
-        """Whose weights these are; the first for the weights as they were."""
+        """The epoch of these weights; epoch 0 for unchanged weights."""
         return self.history[best_epoch(self.history)]
 
 
 def open_accelerator(how: Jointly) -> Any:
-    """The handle of accelerate on the device of a tuning, in float32: each update sets bfloat16 itself."""
+    """Return the accelerator of a tuning's device, in float32: each update enables bfloat16 itself."""
     accelerate = require("accelerate", "tune", "tune a bundle")
     try:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
     except ValueError as error:
         raise InputError(f"cannot use device {how.device!r}: {error}; start a new process for it") from error
     if accelerator.num_processes > 1:
-        raise InputError(
-            f"tuning was launched in {accelerator.num_processes} processes; expected one: run `hydrant tune` itself"
-        )
+        raise InputError(f"tuning was launched in {accelerator.num_processes} processes; expected one: use no launcher")
     if how.mixed_precision == "bf16":
         check_bfloat16(accelerator.device.type)
     return accelerator
 
 
 def check_bfloat16(device: str) -> None:
-    """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first."""
+    """Raise if a GPU does not compute in bfloat16; warn if a CPU converts each product first."""
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise InputError(
-            f"{torch.cuda.get_device_name()} lacks bfloat16; leave mixed_precision (--mixed-precision) out"
-        )
+        raise InputError(f"{torch.cuda.get_device_name()} lacks bfloat16; omit mixed_precision (--mixed-precision)")
     cpu = torch.cpu.get_capabilities()
     if device == "cpu" and cpu["architecture"] == "x86_64" and not (cpu["amx_bf16"] or cpu["avx512_bf16"]):
-        log.warning("this CPU (%s) has neither AMX nor AVX512-BF16: bfloat16 will be slower than float32; leave "
-                    "mixed_precision (--mixed-precision) out", cpu["cpu_name"])  # fmt: skip
+        log.warning("this CPU (%s) has neither AMX nor AVX512-BF16: bfloat16 will be slower than float32; omit "
+                    "mixed_precision (--mixed-precision)", cpu["cpu_name"])  # fmt: skip
 
 
 def train(
-    job: Given, module: FusedClassifier, state: State, title: str = "", begin: Callable[[], None] = lambda: None
+    job: TuningData, module: FusedClassifier, state: State, title: str = "", begin: Callable[[], None] = lambda: None
 ) -> Trained:
-    """Tune a module until its epochs are over or validation NLL no longer falls."""
+    """Tune a module until its epochs end or validation NLL no longer falls."""
     settings, accelerator, device = job.settings, job.accelerator, job.accelerator.device
     module = module.to(device)
     frozen(module, settings.trunk)
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), activations(job, module) as kept:
-        run = _Run(kept, module, prepared, state, point, title, begin)
-        while not run.over:  # the caller's random numbers stay as they were
+    with torch.random.fork_rng(devices=devices), activations(job, module) as prepared_job:
+        run = _Run(prepared_job, module, prepared, state, point, title, begin)
+        while not run.over:  # fork_rng keeps the caller's random numbers unchanged
             run.advance()
     module.cpu()
-    accelerator.free_memory()  # it holds on to every module and optimizer that it prepared
+    accelerator.free_memory()  # it keeps references to every prepared module and optimizer
     best = point.best
     weights = None if best is None else {name: best.get(name, own.detach()) for name, own in module.named_parameters()}
     return Trained(weights, tuple(point.history), point.seconds)
@@ -100,9 +96,9 @@ def train(
 
 @dataclass
 class _Run:
-    """One tuning on its way."""
+    """One tuning in progress."""
 
-    job: Given
+    job: TuningData
     module: FusedClassifier
     optimizer: Any
     state: State
@@ -112,20 +108,20 @@ class _Run:
 
     @property
     def steps(self) -> int:
-        """Updates of an epoch."""
-        return math.ceil(len(self.job.known) / self.job.settings.batch_size)
+        """Number of updates of an epoch."""
+        return math.ceil(len(self.job.training) / self.job.settings.batch_size)
 
     @property
     def over(self) -> bool:
-        """Whether all epochs ran, or the last ones brought nothing."""
+        """True if all epochs ran, or the last ones brought no improvement."""
         epochs, how = len(self.point.history) - 1, self.job.settings.how
         return epochs >= how.epochs or (epochs > 0 and epochs - best_epoch(self.point.history) >= how.patience)
 
     def advance(self) -> None:
-        """Finish the epoch that was begun, or judge the weights before the first one."""
+        """Finish the current epoch and evaluate it; at first only evaluate the untuned weights."""
         begun = time.monotonic()
         spent = self.point.seconds
-        epoch = len(self.point.history)  # the one whose entry is made now
+        epoch = len(self.point.history)  # the epoch that this call records
         if self.point.updates < epoch * self.steps:
             self._epoch(epoch, begun, spent)
         loss = self.point.loss / self.steps if epoch else None
@@ -145,8 +141,8 @@ class _Run:
             self.state.save(self.point, self.module, self.optimizer.optimizer)
 
     def _epoch(self, epoch: int, begun: float, spent: float) -> None:
-        """The updates of an epoch that are not done yet."""
-        batches = epoch_batches(self.job.known.lengths, self.job.settings.batch_size, self.job.settings.seed, epoch)
+        """Run the remaining updates of an epoch."""
+        batches = epoch_batches(self.job.training.lengths, self.job.settings.batch_size, self.job.settings.seed, epoch)
         rest = batches[self.point.updates - (epoch - 1) * self.steps :]
         self.module.train()
         saved = time.monotonic()
@@ -159,38 +155,38 @@ class _Run:
         self.module.eval()
 
     def _update(self, indices: np.ndarray) -> None:
-        """One step of the optimizer."""
+        """Make one optimizer step."""
         point, settings = self.point, self.job.settings
         factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.how.learning_rate * factor
         torch.manual_seed(_dropout_seed(settings.seed, point.updates))
-        tensors, labels = self.job.known.batch(indices)
+        tensors, labels = self.job.training.batch(indices)
         device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
             logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
         activation = self.module.architecture.score_activation
         loss = member_loss(logits, torch.from_numpy(labels).to(device), activation)
-        found = float(loss.detach())
-        if not math.isfinite(found):
-            raise self._diverged("loss", found)
+        step_loss = float(loss.detach())
+        if not math.isfinite(step_loss):
+            raise self._diverged("loss", step_loss)
         self.optimizer.zero_grad()
         self.job.accelerator.backward(loss)
         self.job.accelerator.clip_grad_norm_(self.module.parameters(), GRADIENT_NORM)
         self.optimizer.step()
         point.updates += 1
-        point.loss += found
+        point.loss += step_loss
 
-    def _diverged(self, what: str, found: float) -> InputError:
-        self.state.checkpoint.remove()  # going on from there would end here again
+    def _diverged(self, name: str, value: float) -> InputError:
+        self.state.checkpoint.remove()  # resuming there would fail again
         remedy = _remedy(self.job.settings.how, self.point.updates, judged=bool(self.point.history))
         return InputError(
-            f"the {what} became {found} after {self.point.updates} updates; expected a finite number: {remedy}; "
+            f"the {name} became {value} after {self.point.updates} updates; expected a finite number: {remedy}; "
             "nothing was written"
         )
 
     def _words(self, epoch: int) -> str:
-        """Title of an epoch's display: what the last one reached, and how long the others will take at most."""
+        """Return a progress title: the last epoch's metrics, and the remaining time at most."""
         last = self.point.history[-1]
         words = [f"{self.title}epoch {epoch} of {self.job.settings.how.epochs}", f"NLL {last.nll:.4f}"]
         if last.loss is not None:
@@ -200,49 +196,50 @@ class _Run:
 
 
 def _remedy(how: Jointly, updates: int, judged: bool) -> str:
-    """What to do about numbers that are not finite after some updates."""
+    """Return the fix for non-finite numbers after some updates."""
     if not judged:
-        return "the weights give none before any update; fuse a checkpoint that predicts on these data"
+        return "the untuned weights give none; fuse a checkpoint that predicts on these data"
     if not updates and isinstance(how, BatchEnsemble):
         return f"tune with a smaller deviation than {how.deviation:g}, such as {how.deviation / 10:g}"
-    if how.learning_rate * how.weight_decay > 1 > how.learning_rate:  # each update turns the weights' signs
+    if how.learning_rate * how.weight_decay > 1 > how.learning_rate:  # each update flips the weights' signs
         return f"tune with a lower weight decay than {how.weight_decay:g}, such as 0.01"
     return f"tune with a lower learning rate than {how.learning_rate:g}, such as {how.learning_rate / 10:g}"
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """NLL, accuracy and ECE at the best temperature, since tuning sharpens a model; NLL and RMSE of a regression.
+    """Return NLL, accuracy and ECE at the best temperature; for regression NLL and RMSE.
 
-    Tags count by words, relevance as two classes, multi-label answers as a whole. Leaves ``module`` evaluating.
+    The best temperature removes the sharpening by tuning. Tags count by words, relevance as two classes, multi-label
+    predictions as a whole. Leaves ``module`` in evaluation mode.
     """
-    found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
+    outputs = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels
     words: list[tuple[np.ndarray, np.ndarray]] = []  # logits and labels of tagged words, batch by batch
     module.eval()
     device = next(module.parameters()).device
     with torch.inference_mode():
         for indices in by_length(source.lengths, settings.batch_size):
-            tensors, known = source.batch(indices)
+            tensors, targets = source.batch(indices)
             logits = member_logits(module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
-            if are_tags(known):
-                words.append(labelled(logits.cpu().numpy(), known))
+            if are_tags(targets):
+                words.append(labelled(logits.cpu().numpy(), targets))
                 continue
-            found[indices] = logits.transpose(0, 1).cpu().numpy()
+            outputs[indices] = logits.transpose(0, 1).cpu().numpy()
     if words:
-        found = np.concatenate([each for each, _ in words], axis=1).swapaxes(0, 1)  # [N, M, C]
-        labels = np.concatenate([known for _, known in words])
-    if not np.isfinite(found).all():
+        outputs = np.concatenate([each for each, _ in words], axis=1).swapaxes(0, 1)  # [N, M, C]
+        labels = np.concatenate([tags for _, tags in words])
+    if not np.isfinite(outputs).all():
         return dict.fromkeys(("nll", "accuracy", "ece", "temperature"), math.nan)
     if labels.ndim == 2:
-        return _labelled(found, labels)
+        return _labelled(outputs, labels)
     if labels.dtype != np.int64:
-        return _regression(found, labels, module.architecture.score_activation)
-    if found.shape[-1] == 1:
-        found = np.concatenate([np.zeros_like(found), found], axis=-1)  # not relevant, relevant
-    temperature = best_temperature(found, labels)
-    probabilities = summarise(found, temperature)["probabilities"]
+        return _regression(outputs, labels, module.architecture.score_activation)
+    if outputs.shape[-1] == 1:
+        outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=-1)  # not relevant, relevant
+    temperature = best_temperature(outputs, labels)
+    probabilities = summarise(outputs, temperature)["probabilities"]
     return {
-        "nll": averaged_nll(found, labels, temperature),
+        "nll": averaged_nll(outputs, labels, temperature),
         "accuracy": accuracy(probabilities, labels),
         "ece": expected_calibration_error(probabilities, labels),
         "temperature": temperature,
@@ -250,7 +247,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
 
 
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """NLL of an example's labels [N, C], share of examples all of whose are right, and ECE, from logits [N, M, C]."""
+    """Return the NLL of an example's labels [N, C], the share without an error, and ECE, from logits [N, M, C]."""
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
     temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
@@ -263,7 +260,7 @@ def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 
 def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivation) -> dict[str, Any]:
-    """NLL and RMSE of members' scores, from logits [N, M, 1]."""
+    """Return NLL and RMSE of members' scores, from logits [N, M, 1]."""
     scores = activated(torch.from_numpy(logits), activation).double().numpy()  # [N, M]
     errors, variance = labels - scores.mean(axis=1), scores.var(axis=1)
     nll = float(gaussian_nll(errors, variance, fit_scale(errors, variance)).mean())
@@ -271,5 +268,5 @@ def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivat
 
 
 def _dropout_seed(seed: int, updates: int) -> int:
-    """Seed of the dropout of one update: it depends on nothing that happened before."""
+    """Return the seed of one update's dropout, independent of earlier draws."""
     return int(np.random.SeedSequence([seed, updates]).generate_state(1, np.uint64)[0] >> 1)

@@ -12,11 +12,11 @@ from ..tasks import ScoreActivation
 from ..tasks.regression import Loss
 from .settings import Settings
 
-GRADIENT_NORM = 1.0  # at most, of all gradients together
+GRADIENT_NORM = 1.0  # maximum over all gradients together
 
 
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over all weights that are tuned; biases, LayerNorms and factors around one do not decay."""
+    """AdamW over all tuned weights; biases, LayerNorms and factors do not decay."""
     named = tuned_parameters(module)
     groups = [
         {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
@@ -27,12 +27,12 @@ def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) 
 
 
 def tuned_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Names and parameters of a module that its tuning changes."""
+    """Return names and parameters that tuning changes."""
     return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 def decays(name: str) -> bool:
-    """Whether a weight decays.
+    """Return True if a weight decays.
 
     >>> decays("layers.0.mlp.up.weight"), decays("layers.0.mlp.up.bias"), decays("embeddings.norm.weight")
     (True, False, False)
@@ -41,7 +41,7 @@ def decays(name: str) -> bool:
 
 
 def rate_at(update: int, updates: int, warmup: float) -> float:
-    """Factor of the highest learning rate at an update: up to 1 over the warm-up, then down to nearly 0.
+    """Return the fraction of the peak learning rate at an update: linear warm-up, then linear decay to nearly 0.
 
     >>> [round(rate_at(update, 10, 0.2), 3) for update in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.125]
@@ -53,7 +53,7 @@ def rate_at(update: int, updates: int, warmup: float) -> float:
 
 
 def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivation = "identity") -> Tensor:
-    """Mean loss of members one by one, [S, B, C] or [S, B, T, C]: cross-entropy in nats, or that of the task."""
+    """Mean loss of the members' outputs, [S, B, C] or [S, B, T, C]: cross-entropy in nats, or the task's loss."""
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"
         return score_losses(member_logits, labels, loss, activation).mean()

@@ -1,7 +1,7 @@
 """BatchEnsemble (Wen et al. 2020): members that share each linear map and differ by two vectors around it.
 
-Member m's weight is W ∘ (r_m s_mᵀ), [in, out]: its inputs are multiplied by r_m [in], its outputs by s_m [out]. Biases
-and LayerNorms stay shared. A bundle stores the vectors multiplied into a weight for each member.
+Member m's weight is W ∘ (r_m s_mᵀ), [in, out]: r_m [in] scales its inputs, s_m [out] its outputs. Biases and
+LayerNorms stay shared. A bundle stores one weight for each member, with the vectors multiplied in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INPUT, OUTPUT = ".input_factor", ".output_factor"  # r and s among a module's pa
 
 
 class RankOneLinear(GroupedLinear):
-    """``((x ∘ r[m]) @ weight) ∘ s[m] + bias`` for every member; of K maps side by side, each has its own r."""
+    """``((x ∘ r[m]) @ weight) ∘ s[m] + bias`` for every member; each of K maps side by side has its own r."""
 
     def __init__(self, shared: GroupedLinear, members: int, maps: int) -> None:
         super().__init__(shared.weight.detach(), None if shared.bias is None else shared.bias.detach())
@@ -36,7 +36,7 @@ class RankOneLinear(GroupedLinear):
         return self.maps(x, slice(0, count), count)
 
     def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
-        """Of the K maps the chosen ones: [S, ..., in] → [M, ..., their outputs]."""
+        """Apply the ``chosen`` of the K maps: [S, ..., in] → [M, ..., their outputs]."""
         flat, width = x.flatten(1, -2), self.weight.shape[2] // count  # [S, N, in]
         columns = slice(chosen.start * width, chosen.stop * width)
         factors = self.input_factor[:, chosen].split(1, dim=1)  # [M, 1, in] each
@@ -48,21 +48,21 @@ class RankOneLinear(GroupedLinear):
         return out.unflatten(1, x.shape[1:-1])
 
     def part(self, index: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Of the K maps one's weight [M, in, out], factors multiplied in, and its bias [1, 1, out]."""
+        """Return weight [M, in, out] of one of the K maps, factors multiplied in, and its bias [1, 1, out]."""
         weight, bias = super().part(index, count)
         r, s = self.input_factor[:, index, :, None], self.output_factor.chunk(count, dim=-1)[index]
         return weight * r * s, bias
 
 
 def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
-    """The first layer that gets factors, checked against what the bundle's members share."""
+    """Return the first layer that gets factors, checked against the layers that the bundle's members share."""
     facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
     if ensemble.members < 2:
-        raise InputError("the bundle has one member; expected more, as of `hydrant fuse MODEL --members 3` or a plan")
+        raise InputError("the bundle has one member; expected several: `hydrant fuse MODEL --members 3`, or a plan")
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
         raise InputError(
-            "the bundle's members come from several checkpoints, adapters or an earlier BatchEnsemble; expected "
-            "members of one checkpoint, of `hydrant fuse MODEL --members 3` or of a plan"
+            "the members come from several checkpoints, adapters or an earlier BatchEnsemble; expected members of "
+            "one checkpoint: fuse with `hydrant fuse MODEL --members 3` or a plan"
         )
     first = fork if fork < layers else 0
     if how.fork_from is None:
@@ -75,20 +75,20 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
 
 
 def with_factors(module: FusedClassifier, first: int) -> list[str]:
-    """Give every linear map that all members share, from a layer on, factors of one; their names."""
-    given = []
+    """Add factors of one to every shared linear map from a layer on; return the names of the maps."""
+    names = []
     for name, linear, maps in list(_linear_maps(module, first)):
         if linear.weight.shape[0] == 1:
             parent, _, attribute = name.rpartition(".")
             owner: Any = module.get_submodule(parent)
             setattr(owner, attribute, RankOneLinear(linear, module.members, maps))
-            given.append(name)
-    return given
+            names.append(name)
+    return names
 
 
 @torch.no_grad()
 def draw(module: FusedClassifier, deviation: float, seed: int) -> None:
-    """Draw all factors from a normal distribution around one; the same seed gives the same ones."""
+    """Draw all factors from a normal distribution around one, reproducibly by seed."""
     rng = np.random.default_rng([seed, module.members])
     for name, parameter in module.named_parameters():
         if is_factor(name):
@@ -96,13 +96,13 @@ def draw(module: FusedClassifier, deviation: float, seed: int) -> None:
 
 
 def is_factor(name: str) -> bool:
-    """Whether a parameter is a factor."""
+    """Return True if a parameter is a factor."""
     return name.endswith((INPUT, OUTPUT))
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once."""
-    found = {name: tensor for name, tensor in weights.items() if not is_factor(name)}
+    """Multiply factors into weights [M, in, out] for each member, in float64, rounded once."""
+    products = {name: tensor for name, tensor in weights.items() if not is_factor(name)}
     for name, factor in weights.items():
         if not name.endswith(INPUT):
             continue
@@ -113,14 +113,14 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         product = (weight.unflatten(2, (factor.shape[1], -1)) * r * s).flatten(2).float()  # [M, in, K·out]
         if not bool(torch.isfinite(product).all()):
             raise InputError(f"the factors of {module} exceed float32; tune with a smaller deviation or learning rate")
-        found[f"{module}.weight"] = product
+        products[f"{module}.weight"] = product
         if f"{module}.bias" in weights:
-            found[f"{module}.bias"] = weights[f"{module}.bias"].expand(members, -1, -1).contiguous()
-    return found
+            products[f"{module}.bias"] = weights[f"{module}.bias"].expand(members, -1, -1).contiguous()
+    return products
 
 
 def adapter_metadata(modules: list[str]) -> dict[str, Any]:
-    """What a bundle records of modules whose members have weights of their own (``cost`` reads it)."""
+    """Return the manifest entry for modules with a weight for each member (``cost`` reads it)."""
     names = [
         f"{module.removesuffix('qkv')}{kind}"
         for module in modules
@@ -133,7 +133,7 @@ def adapter_metadata(modules: list[str]) -> dict[str, Any]:
 
 
 def _linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:
-    """Name, module and number of maps of every linear map from a layer on."""
+    """Yield name, module and number of maps of every linear map from a layer on."""
     for name, part in module.named_modules():
         pieces = name.split(".")
         inside = int(pieces[1]) >= first if pieces[0] == "layers" and len(pieces) > 1 else pieces[0] != "embeddings"

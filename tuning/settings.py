@@ -1,4 +1,4 @@
-"""Options of a tuning, and the report of what it did."""
+"""Options of a tuning, and its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Jointly:
     Attributes:
         epochs: largest number of passes over the training data.
         learning_rate: peak learning rate, reached after the warm-up.
-        weight_decay: weight decay of AdamW, of everything but biases and LayerNorms.
+        weight_decay: AdamW weight decay; biases and LayerNorms do not decay.
         warmup: share of all updates over which the learning rate rises.
         patience: epochs without a better validation NLL after which tuning stops.
         unfreeze: also tune the shared layers below the fork; takes longer. Without it an epoch costs only the layers
@@ -30,11 +30,10 @@ class Jointly:
         freeze: number of layers, from the input, left untuned (default: those below the fork). For one model, or
             members that keep the same heads and have no fork. 0 tunes all.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
-        mixed_precision: with bf16, multiply matrices in bfloat16, on hardware that supports it. This needs a GPU of
-            compute capability 8.0 or more, or a CPU with AMX or AVX512-BF16. Weights, updates, the trunk and the judge
-            of an epoch stay in float32.
-        state: folder that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
-            same weights; when the result is written it is deleted.
+        mixed_precision: bf16 computes matrix products in bfloat16. Faster on GPUs of compute capability 8.0 or more
+            and CPUs with AMX or AVX512-BF16. Weights, updates, the trunk and evaluation stay in float32.
+        state: folder for progress; an interrupted tuning resumes from it, with the same result. Deleted once the result
+            is written.
     """
 
     epochs: int = 5
@@ -49,23 +48,23 @@ class Jointly:
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
-        _check(self, "epochs", self.epochs >= 1, "a whole number of 1 or more")
-        _check(self, "patience", self.patience >= 1, "a whole number of 1 or more")
+        _check(self, "epochs", self.epochs >= 1, "a whole number, 1 or more")
+        _check(self, "patience", self.patience >= 1, "a whole number, 1 or more")
         _check(self, "learning_rate", 0 < self.learning_rate < math.inf, "a finite number above 0, such as 5e-5")
         _check(self, "weight_decay", 0 <= self.weight_decay < math.inf, "a finite number, 0 or more")
         _check(self, "warmup", 0 <= self.warmup < 1, "a share of all updates, 0 or more and below 1")
         _check(self, "freeze", self.freeze is None or self.freeze >= 0, "a number of layers, 0 or more")
         if self.freeze is not None and self.unfreeze:
-            raise InputError("freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them")
+            raise InputError("freeze (--freeze) excludes unfreeze (--unfreeze); expected one of them")
         for name, kinds in (("device", Device), ("mixed_precision", MixedPrecision)):
             _check(self, name, getattr(self, name) in get_args(kinds), " or ".join(get_args(kinds)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerMember(Jointly):
-    """Tune each member alone, then merge them: own attention heads stay, what they shared is averaged.
+    """Tune each member alone, then merge them: own attention heads stay, shared parts are averaged.
 
-    Each sees the examples in an order of its own, and has dropout of its own.
+    Each member has its own order of examples and its own dropout.
 
     Attributes:
         keep_separate: parts that are not averaged: embeddings, norms, mlp, pooler, classifier, or all.
@@ -80,17 +79,17 @@ class PerMember(Jointly):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEnsemble(Jointly):
-    """Tell members apart by factors of rank one around shared linear maps, then tune all jointly (Wen et al. 2020).
+    """Give members rank-one factors around shared linear maps, then tune all jointly (Wen et al. 2020).
 
-    Member m's weight is W ∘ (r_m s_mᵀ). From ``fork_from`` on each linear map that all members share gets factors:
-    query, key, value, output projection, both of the MLP, pooler and classifier. Biases and LayerNorms stay shared.
-    Afterwards the factors are multiplied into weights of each member's own.
+    Member m's weight is W ∘ (r_m s_mᵀ). From ``fork_from`` on, each shared linear map gets factors: query, key, value,
+    output projection, both MLP maps, pooler and classifier. Biases and LayerNorms stay shared. After tuning, factors
+    are multiplied into one weight for each member.
 
     Attributes:
         fork_from: first layer with rank-one factors (default: the plan's fork). Layers below it stay one trunk. The
             default is 0 if all members keep the same heads.
-        deviation: standard deviation of the factors around 1, before the first update.
-        factors_only: tune the factors alone and leave all shared weights as they are.
+        deviation: standard deviation of the initial factors around 1.
+        factors_only: tune only the factors, not the shared weights.
     """
 
     fork_from: int | None = None
@@ -101,7 +100,7 @@ class BatchEnsemble(Jointly):
         super().__post_init__()
         _check(self, "deviation", 0 < self.deviation < math.inf, "a finite number above 0, such as 0.05")
         if self.factors_only and self.unfreeze:
-            raise InputError("factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them")
+            raise InputError("factors_only (--factors-only) excludes unfreeze (--unfreeze); expected one of them")
 
 
 def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
@@ -111,7 +110,7 @@ def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of one tuning; ``trunk`` counts the layers, from the input, that stay as they are."""
+    """Settings of one tuning; ``trunk`` counts the unchanged layers, from the input."""
 
     how: Jointly
     batch_size: int
@@ -122,7 +121,7 @@ class Settings:
         check_seed(self.seed)
 
     def to_json(self) -> dict[str, Any]:
-        """What decides the result, as a JSON object."""
+        """The settings that determine the result, as a JSON object."""
         numbers: tuple[str, ...] = ("learning_rate", "weight_decay", "warmup", "patience")
         if isinstance(self.how, BatchEnsemble):
             numbers += ("fork_from", "deviation", "factors_only")
@@ -139,46 +138,46 @@ class Settings:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Quality of the ensemble on the validation data after an epoch, at its best temperature (``loop.measure``)."""
+    """Metrics of the ensemble on the validation data after an epoch, at its best temperature (``loop.measure``)."""
 
     epoch: int  # 0: before tuning
     loss: float | None  # mean training loss of the epoch's updates, nats
-    nll: float  # nats; of several labels their sum, of a regression under normal errors
-    accuracy: float | None  # of several labels the share of examples without an error
+    nll: float  # nats; summed over labels for multi-label, under normal errors for regression
+    accuracy: float | None  # for multi-label, the share of examples without an error
     ece: float | None
     temperature: float
-    rmse: float | None = None  # of a regression, which has no accuracy and no ECE
+    rmse: float | None = None  # for regression, which has no accuracy and no ECE
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
-    """The epoch of the least validation NLL, the earliest of equal ones; 0 for before tuning."""
+    """Return the epoch with the lowest validation NLL, the earliest of equal ones; 0: before tuning."""
     return min(range(len(history)), key=lambda epoch: history[epoch].nll)
 
 
 @dataclass(frozen=True)
 class TuneReport:
-    """What ``tune`` did and wrote.
+    """Report of ``tune``.
 
     Attributes:
-        bundle: the tuned bundle; where nothing improved, the bundle as it was (a copy, if another output was named).
-        data, examples: name and number of the examples tuned on.
-        validation, validation_examples: of those judged on.
-        held_out: whether these were held out of ``data``.
-        device: that it ran on.
-        epochs: that ran; of members tuned alone, the most of any.
-        best_epoch: whose weights were kept; 0: none was better than before, and nothing was changed.
-        nll_before, nll_after, accuracy_before, accuracy_after, ece_before, ece_after: of the averaged
-            probabilities on the validation data, each at its best temperature; after: of the weights that were kept.
-            A regression has no accuracy and no ECE.
+        bundle: the tuned bundle; without an improvement, the unchanged bundle (or a copy of it at ``output``).
+        data, examples: name and number of the training examples.
+        validation, validation_examples: name and number of the validation examples.
+        held_out: True if these were held out of ``data``.
+        device: device that tuning ran on.
+        epochs: number of epochs that ran; for members tuned alone, the largest.
+        best_epoch: epoch of the saved weights; 0: no epoch improved, and the weights are unchanged.
+        nll_before, nll_after, accuracy_before, accuracy_after, ece_before, ece_after: of the averaged probabilities on
+            the validation data, each at its best temperature; after: with the saved weights. A regression has no
+            accuracy and no ECE.
         history: epoch by epoch; empty for members tuned alone.
         members: for members tuned alone, the history of each.
-        drift: of merging members tuned alone (``fusion.MergeReport``), else ``None``.
-        unseen: classes without an example to tune on.
+        drift: merge error of members tuned alone (``fusion.MergeReport``), else ``None``.
+        unseen: classes without a training example.
         graphs: graphs of the bundle that were exported again.
-        dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
-        frozen: layers, counted from the input, that were left as they are.
-        seconds: that tuning took, interruptions left out.
-        rmse_before, rmse_after: of the scores of a regression; ``None`` otherwise.
+        dropped: files of the untuned bundle that the tuned one lacks → the command that makes each again.
+        frozen: number of unchanged layers, counted from the input.
+        seconds: duration of tuning, without interruptions.
+        rmse_before, rmse_after: RMSE of regression scores; ``None`` for other tasks.
     """
 
     bundle: Path
@@ -209,7 +208,7 @@ class TuneReport:
 
     @property
     def improved(self) -> bool:
-        """Whether the weights were changed."""
+        """True if the weights changed."""
         return self.best_epoch > 0
 
     def to_json(self) -> dict[str, Any]:

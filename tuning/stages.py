@@ -43,18 +43,18 @@ def tuned(
     seed: int,
     progress: Progress,
 ) -> TuneReport:
-    """Carry a tuning out; see :func:`hydrant.tune`."""
-    bundle.architecture()  # of a declared family
+    """Tune a bundle; see :func:`hydrant.tune`."""
+    bundle.architecture()  # raises unless the family is declared
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
     _check_separate(bundle, separate)
     with folders_above(target):
         check_beside(target)
-        Graphs.of(bundle, target)  # what could not be carried over is refused now
+        Graphs.of(bundle, target)  # raises now if a graph cannot be exported again
         job = _job(bundle, data, validation, reading, settings, progress)
         checkpoint = job.checkpoint()
-        if separate:  # what is separate already stays so
+        if separate:  # parts that are already separate stay so
             separate |= set(job.ensemble.provenance.get("separate", []))
         match how:
             case PerMember():
@@ -66,8 +66,8 @@ def tuned(
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            made = _assembled(job, done.weights, separate, list(done.apart))
-            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done), checkpoint)
+            ensemble = _assembled(job, done.weights, separate, list(done.factored))
+            graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
             dropped = copy_bundle(bundle, target, replaces)
@@ -77,13 +77,13 @@ def tuned(
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
-    """Refuse to part members that share a weight which their updates are added to."""
+    """Raise if parts should separate although members share a weight with low-rank updates."""
     forms = bundle.manifest.get("fusion", {}).get("adapted", {})
-    kept = [name for name, form in forms.items() if form["low_rank"]]
-    if separate and kept:
+    updated = [name for name, form in forms.items() if form["low_rank"]]
+    if separate and updated:
         raise InputError(
-            f"bundle {bundle.path} keeps updates of low rank ({listing(kept, 3)}); leave keep_separate "
-            "(--keep-separate) out, or fuse again with --low-rank merge"
+            f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)}); omit keep_separate "
+            "(--keep-separate), or fuse again with --low-rank merge"
         )
 
 
@@ -92,44 +92,44 @@ def _job(
 ) -> Job:
     """Prepare everything, and read every input once, before the first update."""
     accelerator = open_accelerator(settings.how)
-    given = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
-    if len(given) == 2 and given[0] == given[1]:
-        raise InputError(f"{data} is given as data and as validation; leave --validation out to hold a share out")
+    paths = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
+    if len(paths) == 2 and paths[0] == paths[1]:
+        raise InputError(f"{data} is both data and validation; omit --validation to hold out a share")
     ensemble = load_ensemble(bundle)
     settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
 
-    def read(given: Any, limit: int | None = None) -> Source:
+    def read(source: Any, limit: int | None = None) -> Source:
         task = ensemble.architecture.task
-        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
-        load = partial(bundle.processor_for, "read data to tune on")
-        source = Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
+        examples = read_examples(source, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
+        load = partial(bundle.processor_for, "read training data")
+        prepared = Source(examples, examples.processor(ensemble.architecture, load), ensemble.architecture)
         if task == "score":  # classes 0 and 1 for relevance, numbers for a regression
-            relevance = loss_of(source.labels, ensemble.architecture.score_activation, source.name) == "cross-entropy"
-            source.labels = source.labels.astype(np.int64 if relevance else np.float64)
-        return source
+            loss = loss_of(prepared.labels, ensemble.architecture.score_activation, prepared.name)
+            prepared.labels = prepared.labels.astype(np.int64 if loss == "cross-entropy" else np.float64)
+        return prepared
 
-    known = read(data, reading.limit())
+    training = read(data, reading.limit())
     if validation is None:
-        chosen = held_out_share(known.labels, settings.seed, known.name)
-        known, judges = known.subset(~chosen), known.subset(chosen)
+        chosen = held_out_share(training.labels, settings.seed, training.name)
+        training, held_out = training.subset(~chosen), training.subset(chosen)
     else:
-        judges = read(validation)
-        _check_alike(known, judges)
-    digests = known.digest(progress), judges.digest(progress)
+        held_out = read(validation)
+        _check_alike(training, held_out)
+    digests = training.digest(progress), held_out.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))
-    warn_of_form(bundle, "tuning", known.name, known.fingerprint())
-    if unseen := _unseen(bundle, known):
-        log.warning("%s has no example of %s; the members may unlearn that", known.name, listing(unseen))
-    return Job(known, judges, settings, accelerator, progress, bundle, ensemble, digests)
+    warn_of_form(bundle, "tuning", training.name, training.fingerprint())
+    if unseen := _unseen(bundle, training):
+        log.warning("%s has no example of %s; the members may unlearn it", training.name, listing(unseen))
+    return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests)
 
 
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
-    """How many layers, counted from the input, stay as they are."""
+    """Return the number of unchanged layers, counted from the input."""
     fork = ensemble.plan.fork
     if isinstance(how, BatchEnsemble):
         fork = min(fork, first_layer(ensemble, how))
-    elif "batch_ensemble" in ensemble.provenance:  # whose members keep the same heads and differ all the same
+    elif "batch_ensemble" in ensemble.provenance:  # its members differ although they keep the same heads
         fork = min(fork, ensemble.trunk)
     shared = min(fork, ensemble.trunk)
     if how.freeze is None:
@@ -141,26 +141,26 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     return how.freeze
 
 
-def _check_alike(known: Source, judges: Source) -> None:
-    if known.labels.dtype != judges.labels.dtype:
-        relevance, numbers = (known, judges) if known.labels.dtype == np.int64 else (judges, known)
+def _check_alike(training: Source, held_out: Source) -> None:
+    if training.labels.dtype != held_out.labels.dtype:
+        relevance, numbers = (training, held_out) if training.labels.dtype == np.int64 else (held_out, training)
         raise InputError(
-            f"the labels of {relevance.name} are all 0 or 1, those of {numbers.name} are other numbers; expected both "
-            "of one kind"
+            f"the labels of {relevance.name} are all 0 or 1, but {numbers.name} has other numbers; expected labels "
+            "of one kind in both"
         )
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list[str]) -> FusedClassifier:
-    """The tuned module as a bundle stores it."""
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: list[str]) -> FusedClassifier:
+    """Return the tuned module in the form that a bundle stores."""
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
-    if separate:  # as M checkpoints, of which these parts were not averaged
+    if separate:  # like M checkpoints without averaging of these parts
         facts["checkpoints"] = job.ensemble.members
         facts["separate"] = sorted(separate)
-        facts.pop("adapted", None)  # no weight of theirs is a shared one with an update any more
-    if apart:
+        facts.pop("adapted", None)  # no shared weight with an update is left
+    if factored:
         assert isinstance(job.settings.how, BatchEnsemble)
-        facts |= adapter_metadata(apart) | {
+        facts |= adapter_metadata(factored) | {
             "batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}
         }
     module.provenance = facts
@@ -168,10 +168,10 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list
 
 
 def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
-    """What the manifest tells about the tuning."""
+    """Return the manifest's entries about the tuning."""
     facts = {
-        "data": job.known.title,
-        "examples": len(job.known),
+        "data": job.training.title,
+        "examples": len(job.training),
         "data_sha256": job.digests[0],
         "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
@@ -190,39 +190,39 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
 
 
 def _fingerprints(job: Job) -> dict[str, Any]:
-    """Which examples the bundle was tuned and judged on, those of an earlier tuning among them."""
+    """Return fingerprints of the training and validation examples, merged with those of an earlier tuning."""
     stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
-    found = {}
-    for name, source in (("data", job.known), ("validation", job.held_out)):
+    fingerprints = {}
+    for name, source in (("data", job.training), ("validation", job.held_out)):
         now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
         if now is not None:
-            found[name] = (now if before is None else now | before).to_json()
-    return found
+            fingerprints[name] = (now if before is None else now | before).to_json()
+    return fingerprints
 
 
 def _report(
     job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
 ) -> TuneReport:
-    figures: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         f"{name}_{when}": getattr(epoch, name)
         for name in ("nll", "accuracy", "ece", "rmse")
         for when, epoch in (("before", done.before), ("after", done.after))
     }
     return TuneReport(
         bundle=path,
-        data=job.known.title,
-        examples=len(job.known),
+        data=job.training.title,
+        examples=len(job.training),
         validation=job.held_out.title,
         validation_examples=len(job.held_out),
         held_out=held_out,
         device=str(job.accelerator.device),
         epochs=done.epochs,
         best_epoch=done.after.epoch,
-        **figures,
+        **metrics,
         history=done.history,
         members=done.members,
         drift=done.drift,
-        unseen=tuple(_unseen(job.bundle, job.known)),
+        unseen=tuple(_unseen(job.bundle, job.training)),
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
         dropped=dropped,
         frozen=job.settings.trunk,
@@ -231,7 +231,7 @@ def _report(
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
-    """Classes or labels without an example; a score has none."""
+    """Return classes or labels without an example; empty for a score."""
     if source.labels.dtype == np.bool_:
         having = np.asarray(source.labels.any(axis=0))
     elif source.labels.dtype == np.int64 and len(bundle.labels) > 1:

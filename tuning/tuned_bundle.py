@@ -1,4 +1,4 @@
-"""The tuned bundle on disk: new weights, the graphs that follow from them, and nothing that no longer holds."""
+"""The tuned bundle on disk: new weights, graphs exported from them, and no outdated files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..tasks import MEMBER_OUTPUTS
 if TYPE_CHECKING:
     from ..export.graph_form import GraphForm
 
-EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16 and INT8 were measured on data
+EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16 and INT8 depend on data
 
 REPORTS = {
     "reports/verify.json": "verify {}",
@@ -35,7 +35,7 @@ REPORTS = {
 
 
 class StoredProcessor:
-    """The processor of a bundle, to be saved in another one as it is."""
+    """The processor of a bundle, to be copied unchanged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class StoredProcessor:
 
 
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
-    """Where the result goes, and whether it replaces something."""
+    """Return the output folder, and True if it may replace a bundle."""
     home = bundle.path.resolve()
     target, replace = (home, True) if output is None or Path(output).resolve() == home else (Path(output), force)
     check_replaceable(target, MANIFEST, replace)
@@ -54,7 +54,7 @@ def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tupl
 
 
 def check_beside(target: Path) -> None:
-    """Refuse a place in whose folder nothing can be written; meant to be asked before long work."""
+    """Raise if the parent folder is not writable; call it before long work."""
     with telling(f"cannot write beside {target}", "; choose another output folder"):
         sweep(target.parent, target.name)
         with owned_folder(target.parent, target.name):
@@ -63,14 +63,14 @@ def check_beside(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs that are exported again in their form, and dropped files → the commands that make them again."""
+    """Graphs to export again in their form, and dropped files → the commands that make them again."""
 
     again: Mapping[Precision, GraphForm]
     dropped: Mapping[str, str]
 
     @classmethod
     def of(cls, bundle: Bundle, target: Path) -> Graphs:
-        """Of a bundle whose successor will stand at ``target``; meant to be asked before long work, too."""
+        """Return the graphs of a bundle whose successor will be at ``target``; call it before long work."""
         again = {name: _form(bundle.file(onnx_name(name))) for name in EXPORTED_AGAIN if bundle.has(onnx_name(name))}
         dropped = {}
         for precision, data in (("fp16", " [--data FILE]"), ("int8", " --data FILE")):
@@ -93,29 +93,29 @@ def write_tuned(
     provenance: Mapping[str, Any],
     checkpoint: Checkpoint,
 ) -> Graphs:
-    """Write the tuned bundle, whole or not at all; it may take the place of the untuned one."""
+    """Write the tuned bundle atomically; it may replace the untuned one."""
     from ..export import export
 
     now = resolve(bundle)
     if now.digests().get(WEIGHTS) != bundle.digests().get(WEIGHTS):
-        raise InputError(f"bundle {bundle.path} got other weights while it was tuned; tune it again")
+        raise InputError(f"bundle {bundle.path} changed while it was tuned; tune it again")
     graphs = Graphs.of(now, target)
     folder = now.processor_folder()
     processor = None if folder is None else StoredProcessor(folder)
     with contextlib.ExitStack() as ends, staged_folder(target, MANIFEST, force) as stage:
         save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
-        ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
+        ends.enter_context(locked(stage))  # `save_bundle` has released its lock on this folder
         for precision, form in graphs.again.items():
             export(stage, precision, form)
-        same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # they depend on the processor
+        same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # of the processor alone
         if same:
             Bundle.open(stage).add({name: now.read(name) for name in same})
-        ends.enter_context(checkpoint.aside())  # until the bundle has its place
+        ends.enter_context(checkpoint.aside())  # until the bundle is in place
     return graphs
 
 
 def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
-    """Copy a bundle as it is; what the copy lacks → the command that makes it."""
+    """Copy a bundle unchanged; return each file that the copy lacks → the command that makes it."""
     facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
     with telling(f"cannot write {target}"), new_bundle(target, facts, force) as stage:
         for name in bundle.manifest["files"]:
@@ -125,12 +125,12 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
 
 
 def _unsigned(bundle: Bundle, target: Path) -> dict[str, str]:
-    """The signature that a successor of a signed bundle lacks, with the command that makes it."""
+    """Return the signature that the successor of a signed bundle lacks, with the command that makes it."""
     return {SIGNATURE: f"hydrant sign {target} --key KEY"} if (bundle.path / SIGNATURE).is_file() else {}
 
 
 def _form(path: Path) -> GraphForm:
-    """The form of a graph, as far as it changes more than rounding."""
+    """Return the form of a graph, without choices that change only rounding."""
     from ..export.graph_form import GraphForm
 
     try:
@@ -140,4 +140,4 @@ def _form(path: Path) -> GraphForm:
             lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
         )
     except (ValueError, KeyError) as error:
-        raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error
+        raise BundleError(f"{path} is not a hydrant graph ({error}); export it again, then tune") from error

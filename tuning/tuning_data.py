@@ -1,7 +1,7 @@
-"""Examples for tuning: read, split, checked whole before any update, and batched by length.
+"""Tuning examples: read, split, checked in full before any update, and batched by length.
 
-Below a late fork all members share their layers, the trunk. While these stay as they are, the trunk runs once over the
-data, and every epoch reads its activations: an epoch costs the layers above the fork alone.
+Members share all layers below the fork, the trunk. While the trunk stays unchanged, it runs once over the data, and
+every epoch reads its activations: an epoch costs only the layers above the fork.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 
 
-HELD_OUT = 10  # without validation data, one in so many examples of each class is held out
+HELD_OUT = 10  # without validation data, hold out one in this many examples of each class
 
 CHUNK = 64
 
 
 class Source:
-    """Labelled examples as batches of tensors: texts are tokenised once, images prepared batch by batch."""
+    """Labelled examples as batches of tensors; texts are tokenised once, images prepared batch by batch."""
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
-        self.name, self.title = examples.source, examples.name  # for messages, and for what is written
+        self.name, self.title = examples.source, examples.name  # for messages, and for reports
         self.labels = examples.labels
-        self.places = np.arange(len(examples))  # [N] of each example in the data
+        self.places = np.arange(len(examples))  # [N], index of each example in the data
         self._inputs, self._modality = examples.inputs, architecture.modality
         self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
         self.lengths = self._ready.lengths
@@ -57,18 +57,18 @@ class Source:
         return len(self.labels)
 
     def subset(self, chosen: np.ndarray) -> Source:
-        """Some of the examples: ``chosen`` [N] is boolean."""
+        """Return the examples for which boolean ``chosen`` [N] is True."""
         part = copy(self)
         part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
         return part
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Tensors and labels [B] of some examples; of tags those of their tokens [B, T]."""
+        """Return tensors and labels [B] of some examples; for tags, token labels [B, T]."""
         _, tensors = self._ready.batch(self.places[indices])
         return tensors, self.aligned(indices)
 
     def aligned(self, indices: np.ndarray) -> np.ndarray:
-        """Labels [B] of some examples, or of tags those of their tokens [B, T], T the longest of these."""
+        """Return labels [B] of some examples; for tags, token labels [B, T], with T the longest example."""
         labels = self.labels[indices]
         if not are_tags(labels):
             return labels
@@ -76,11 +76,11 @@ class Source:
         return token_labels(word_starts(items, max(item.tokens for item in items)), labels)
 
     def fingerprint(self) -> Fingerprint | None:
-        """Which inputs these are (``data.fingerprints``)."""
+        """Return the fingerprint of the inputs (``data.fingerprints``)."""
         return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
 
     def digest(self, progress: Progress) -> str:
-        """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way."""
+        """Return the SHA-256 of all tensors and labels, in data order; prepares every input once."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         starts = range(0, len(self), CHUNK)
         for start in progress(starts, len(starts), "reading data"):
@@ -92,19 +92,19 @@ class Source:
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Batches of one epoch, indices [B] each: every example once, those of similar length [N] together."""
+    """Return index batches [B] of one epoch: every example once, similar lengths [N] together."""
     return shuffled_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
 
 def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
-    """Choose [N] one in :data:`HELD_OUT` examples of each class at random; a class's only example is not chosen."""
+    """Choose [N] one in :data:`HELD_OUT` examples of each class at random, but never a class's only example."""
     if labels.dtype != np.int64 or labels.ndim > 1:
         labels = np.zeros(len(labels), np.int64)
     shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     several = by_class[np.bincount(labels)[labels[by_class]] > 1]
     if not len(several):
-        raise InputError(f"data {name} has no class with two examples to hold one out; give --validation, or more data")
+        raise InputError(f"data {name} has no class with two examples to hold one out; use --validation, or more data")
     first = min(HELD_OUT // 2, len(several) - 1)
     chosen = np.zeros(len(labels), bool)
     chosen[several[first::HELD_OUT]] = True
@@ -117,10 +117,10 @@ HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask 
 
 
 @dataclass(frozen=True)
-class Given:
-    """Data to tune and to judge on, settings, and the handles of accelerate and of the display."""
+class TuningData:
+    """Training and validation data, settings, the accelerator and the progress display."""
 
-    known: Source
+    training: Source
     held_out: Source
     settings: Settings
     accelerator: Any
@@ -128,32 +128,32 @@ class Given:
 
 
 @contextmanager
-def activations(job: Given, module: FusedClassifier) -> Iterator[Given]:
-    """The same job on the trunk's activations, kept in memory or in a temporary file; itself without a trunk."""
+def activations(job: TuningData, module: FusedClassifier) -> Iterator[TuningData]:
+    """Yield the job on the trunk's activations, in memory or in a temporary file; itself without a trunk."""
     if job.settings.trunk == 0:
         yield job
         return
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        known, held_out = (
+        training, held_out = (
             Activations(source, module, job, Path(folder) / name)
-            for name, source in (("known", job.known), ("held_out", job.held_out))
+            for name, source in (("training", job.training), ("held_out", job.held_out))
         )
-        yield replace(job, known=known, held_out=held_out)
+        yield replace(job, training=training, held_out=held_out)
 
 
 class Activations(Source):
-    """Labelled examples as activations behind the trunk; see :func:`activations`."""
+    """Labelled examples as activations of the trunk; see :func:`activations`."""
 
-    def __init__(self, source: Source, module: FusedClassifier, job: Given, file: Path) -> None:
+    def __init__(self, source: Source, module: FusedClassifier, job: TuningData, file: Path) -> None:
         self.__dict__.update(vars(source))  # names, labels and places are the source's
         self._source, self._module, self._job = source, module, job
         width, fixed = module.architecture.width, module.architecture.modality == "image"
         tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(tokens)])
         self._kept = _room(int(self._starts[-1]), width, file)
-        self._real = np.ones(int(self._starts[-1]), bool)  # padding may stand before and between tokens, too
+        self._real = np.ones(int(self._starts[-1]), bool)  # padding may also precede tokens
         if self._kept is None:
-            log.info("the disk has no room for the activations of %s: the trunk runs in every epoch", source.title)
+            log.info("too little disk space for the activations of %s; the trunk runs in every epoch", source.title)
             return
         batches = by_length(source.lengths, job.settings.batch_size)
         for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):
@@ -164,7 +164,7 @@ class Activations(Source):
                 self._kept[here], self._real[here] = hidden[row, :count], real[row, :count]
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Activations [B, T, d], their mask [B, T], and labels [B], or [B, T], of some examples."""
+        """Return activations [B, T, d], their mask [B, T], and labels [B] or [B, T]."""
         if self._kept is None:
             hidden, real = self._run(indices)
             return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
@@ -177,7 +177,7 @@ class Activations(Source):
         return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
 
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the trunk gives for some examples [B, T, d], and which tokens are real [B, T]."""
+        """Return the trunk's output for some examples [B, T, d], and the mask of real tokens [B, T]."""
         tensors, _ = self._source.batch(places)
         inputs = on_device(tensors, self._job.accelerator.device)
         hidden = self._module.trunk_output(self._job.settings.trunk, **inputs).cpu().numpy()
@@ -185,37 +185,37 @@ class Activations(Source):
 
 
 def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
-    """Arrays as tensors on a device."""
+    """Move arrays to a device as tensors."""
     return {name: torch.from_numpy(array).to(device) for name, array in tensors.items()}
 
 
 def member_logits(module: FusedClassifier, tensors: dict[str, Tensor], trunk: int) -> Tensor:
-    """[M, B, C], or of tokens [M, B, T, C], from inputs of the model, or from activations behind its trunk."""
+    """Return logits [M, B, C], or [M, B, T, C] for tokens, from model inputs or from activations of the trunk."""
     if HIDDEN in tensors:
         return module.above(trunk, tensors[HIDDEN], tensors[REAL])
     return module(**tensors).member_logits
 
 
 def frozen(module: FusedClassifier, layers: int) -> None:
-    """Keep the embeddings and the first ``layers`` layers as they are, if there are any."""
+    """Freeze the embeddings and the first ``layers`` layers, if there are any."""
     if layers:
         for part in (module.embeddings, *module.layers[:layers]):
             part.requires_grad_(False)
 
 
 def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
-    """An array [tokens, width] in memory or in a file; ``None`` where neither has room for it."""
+    """Allocate an array [tokens, width] in memory or in a file; ``None`` without room for it."""
     size = tokens * width * 4
     if size <= MEMORY_BYTES:
         return np.empty((tokens, width), np.float32)
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
-    kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    if hasattr(os, "posix_fallocate"):  # a map whose disk fills later would end the process
+    array = np.memmap(file, np.float32, "w+", shape=(tokens, width))
+    if hasattr(os, "posix_fallocate"):  # a full disk would later kill the process
         try:
             with file.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, size)
         except OSError:
             file.unlink()
             return None
-    return kept
+    return array

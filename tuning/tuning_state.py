@@ -1,7 +1,7 @@
-"""The progress of one tuning in a file of its checkpoint, so that an interrupted one goes on where it stopped.
+"""Progress of one tuning, in a file of its checkpoint, from which an interrupted tuning resumes.
 
-The file holds each tuned weight, ``weight.NAME``, the optimizer's ``mean.NAME`` and ``square.NAME``, and ``best.NAME``
-once an epoch was better; metadata hold a :class:`Point`. Order and dropout follow from seed and number of updates.
+The file contains each tuned weight, ``weight.NAME``, the optimizer's ``mean.NAME`` and ``square.NAME``, and
+``best.NAME`` once an epoch improved; metadata hold a :class:`Point`. Order and dropout depend on seed and updates.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..errors import InputError
 from .optimizer import tuned_parameters
 from .settings import Epoch
 
-MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # AdamW's, in the file and in torch
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # AdamW's names, in the file and in torch
 
 
 @dataclass
 class Point:
-    """Where a tuning is: ``loss`` sums this epoch's updates; ``best`` are the weights of the best epoch, if any."""
+    """Progress of a tuning: ``loss`` sums this epoch's updates; ``best`` are the best epoch's weights, if any."""
 
     updates: int
     loss: float
@@ -43,7 +43,7 @@ class State:
     name: str
 
     def save(self, point: Point, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write all that is needed to go on from ``point``; nothing where the checkpoint has no folder."""
+        """Write the state needed to resume from ``point``; does nothing if the checkpoint has no folder."""
         if self.checkpoint.folder is None:
             return
         tensors = {f"best.{name}": tensor for name, tensor in (point.best or {}).items()}
@@ -56,7 +56,7 @@ class State:
             save_file(tensors, part, metadata={"state": encode(facts).decode()})
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
-        """Bring weights and optimizer to where the file says; the beginning if there is none."""
+        """Load weights and optimizer state from the file; without one, return the start."""
         if not self.checkpoint.has(self.name):
             return Point(0, 0.0, 0.0, [])
         assert self.checkpoint.folder is not None
@@ -76,7 +76,7 @@ def _put(tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.opti
     def own(kind: str, name: str, like: Tensor) -> Tensor:
         tensor = tensors[f"{kind}.{name}"]
         if tensor.shape != like.shape or tensor.dtype != like.dtype or not bool(tensor.isfinite().all()):
-            raise ValueError(f"{kind}.{name} is no finite tensor of {like.dtype} {list(like.shape)}")
+            raise ValueError(f"{kind}.{name} is not a finite tensor of {like.dtype} {list(like.shape)}")
         return tensor
 
     named = tuned_parameters(module)
