@@ -191,7 +191,11 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
     for objective in OBJECTIVES:
         values = evaluate(objective, found, *weights)
         for variant in range(2):
-            drawn = (found.losses[variant][inside], found.known[variant][inside], found.unknown[variant][outside])
+            drawn = (
+                found.losses[variant][inside],
+                found.entropies[variant][inside],
+                found.ood_entropies[variant][outside],
+            )
             assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
 
 

@@ -156,7 +156,7 @@ def test_a_member_takes_what_nobody_has() -> None:
     scores = np.array([[9.0, 8.0, 1.0], [5.0, 4.5, 3.0]])
     found = choose_apart([scores] * 4, [[1, 1]] * 4)
     assert found == [((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((1,), (1,))]  # lose 0, .5, 1 and 1.5
-    assert choose_apart([scores] * 2, [[1, 1]] * 2, found={1: ((0,), (0,))}) == [((0,), (1,)), ((0,), (0,))]
+    assert choose_apart([scores] * 2, [[1, 1]] * 2, fixed={1: ((0,), (0,))}) == [((0,), (1,)), ((0,), (0,))]
     apart = [scores, scores[:, ::-1]]
     assert choose_apart(apart, [[1, 1]] * 2) == [choose_heads(table, [1, 1]) for table in apart]
     assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "there is one set"
