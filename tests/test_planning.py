@@ -121,7 +121,7 @@ def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
         (float("nan"), "keep is 'nan'"),
         ("8", "keep is '8'"),
         ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
-        ([[1]], "1 entries; expected one list for each of the 2 members"),
+        ([[1]], "1 entries; expected 2 lists"),
     ],
 )
 def test_wrong_keep_is_refused(keep: Any, message: str) -> None:

@@ -2,7 +2,7 @@
 
 I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of head h before the
 output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than One?"; Molchanov et al. 2019). The sum over
-tokens is the derivative of the loss by a gate of value 1 on the head. One backward pass computes all gates' derivatives.
+tokens is the derivative of the loss by a gate of value 1 on the head. One backward pass computes all derivatives.
 """
 
 from __future__ import annotations
