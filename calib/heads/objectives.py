@@ -7,7 +7,7 @@ out-of-distribution (OOD) examples o. A bootstrap draws example x w_x times; wit
     separation  Σ_i Σ_o w_i w_o · log(1 + exp(H_i − H_o))  ÷  Σ_i Σ_o w_i w_o
     both        nll + separation
 
-``separation`` is the log-loss of telling the OOD example of a pair by the difference of entropies: a smooth substitute
+``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth substitute
 for 1 − AUROC.
 
 An input has one or several questions, each a softmax. Classification has one question: the class. Each label of a
