@@ -1,4 +1,4 @@
-"""What looks at data: which heads members keep, and when a prediction is to be trusted."""
+"""Choice of heads (plans) and of decisions (calibration) on labelled data."""
 
 from __future__ import annotations
 

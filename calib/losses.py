@@ -1,11 +1,10 @@
-"""Losses of scores and labels: for plans and for tuning.
+"""Losses of scores and labels, for plans and for tuning.
 
-Labels of a score that are all 0 or 1 say what is relevant: the loss is the cross-entropy of 1 / (1 + exp(−z)), whatever
-activation the model has, as sentence-transformers trains cross-encoders on such pairs. It is that of a softmax over two
-classes with the logits 0 and z, so that a temperature, NLL and accuracy mean what they mean there. Any other numbers
-are a regression: the loss is the squared error of the score, after the model's activation. In a multi-label model each
-label is a decision of its own, as transformers trains it: the loss is the mean over labels of the cross-entropy, and a
-likelihood is that of all labels of an example, their sum.
+*Relevance*: if all labels of a score are 0 or 1, the loss is the cross-entropy of 1 / (1 + exp(−z)) for any activation,
+as sentence-transformers trains cross-encoders. It equals the loss of a softmax over the logits 0 and z, so temperature,
+NLL and accuracy keep their meaning. *Regression*: for other labels the loss is the squared error of the activated
+score. *Multi-label*: each label is an independent decision, as in transformers. The loss is the mean cross-entropy
+over labels; the likelihood of an example is the product over its labels.
 """
 
 from __future__ import annotations

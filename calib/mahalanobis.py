@@ -1,6 +1,6 @@
-"""Fitting the distance of features from the training data: class means and one covariance, in a single pass.
+"""Fit of the Mahalanobis distance to the training data: class means and one covariance, in a single pass.
 
-Memory holds K·C·d sums and K·d² products for K taps of width d and C classes, whatever the number of examples.
+Memory holds K·C·d sums and K·d² products for K taps of width d and C classes, for any number of examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import InputError
 
 
 class DensityFit:
-    """Sums over labelled examples, from which class means and the covariance within classes follow."""
+    """Sums over labelled examples that yield class means and the covariance within classes."""
 
     def __init__(self, taps: Sequence[str], classes: int, width: int) -> None:
         self.taps = tuple(taps)
@@ -25,7 +25,7 @@ class DensityFit:
         self._products = np.zeros((len(taps), width, width))
 
     def add(self, features: np.ndarray, labels: np.ndarray) -> None:
-        """Take further examples in, features [B, K, d] and class indices [B]."""
+        """Add examples: features [B, K, d] and class indices [B]."""
         self._counts += np.bincount(labels, minlength=len(self._counts))
         for tap in range(len(self.taps)):
             rows = unit(features[:, tap].astype(np.float64))
@@ -34,7 +34,7 @@ class DensityFit:
 
     @property
     def seen(self) -> int:
-        """R, classes that had an example."""
+        """R, the number of classes with an example."""
         return int((self._counts > 0).sum())
 
     def density(self, fitted: Mapping[str, Any], rank: int | None = None, taps: Sequence[str] | None = None) -> Density:
@@ -49,7 +49,7 @@ class DensityFit:
         """Centre [d], whitening [d, r] and whitened class means [R, r] of one tap."""
         seen, count = self._counts > 0, int(self._counts.sum())
         if not count:
-            raise InputError("there is no example to fit the distance on; give labelled training data")
+            raise InputError("the training data contain no example to fit the distance on; give labelled training data")
         means = self._sums[tap, seen] / self._counts[seen, None]  # [R, d]
         centre = self._sums[tap].sum(axis=0) / count
         scatter = self._products[tap] / count - (means * (self._counts[seen, None] / count)).T @ means
@@ -63,17 +63,17 @@ class DensityFit:
         if rank is not None and rank < len(centre):
             shares = self._counts[seen, None] / count  # [R, 1]
             apart = np.sqrt(shares) * ((means - centre) @ whitening)  # [R, d]
-            parting = min(len(means) - 1, rank // 2 if self.taps[tap].startswith(LAST) else rank)
-            whitening = whitening @ directions(apart, rank, parting, self.taps[tap])
+            separating = min(len(means) - 1, rank // 2 if self.taps[tap].startswith(LAST) else rank)
+            whitening = whitening @ directions(apart, rank, separating, self.taps[tap])
         return centre, whitening, (means - centre) @ whitening
 
 
 TINY = 1e-12
-"""Features have length 1: a variance below this is rounding."""
+"""Smaller variances are rounding errors, since features have length 1."""
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows [..., d] of length 1; a row of zeros stays one."""
+    """Rows [..., d] scaled to length 1; rows of zeros stay zero."""
     norms = np.linalg.norm(rows, axis=-1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1)
 
@@ -91,16 +91,16 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     """W [d, d] with W Wᵀ the inverse of a positive definite covariance."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     least = values[-1] * len(values) * np.finfo(np.float32).eps * 1e-3
-    found: np.ndarray = vectors / np.sqrt(np.maximum(values, least))
-    return found
+    whitening: np.ndarray = vectors / np.sqrt(np.maximum(values, least))
+    return whitening
 
 
 MAX_RANK, MIN_CLASSES = 64, 50
-"""Of :func:`usual_rank`; fewer classes, other than a handful, were not measured."""
+"""Limits of :func:`usual_rank`; fewer classes were measured only with a handful."""
 
 
 def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int) -> int | None:
-    """Default rank: lower where the trunk of a text model with many classes is read (docs/evaluate/decisions.md)."""
+    """Default rank: reduced if taps include a text model's trunk and classes are many (docs/evaluate/decisions.md)."""
     rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
     many = architecture.task == "classification" and classes >= MIN_CLASSES
@@ -108,36 +108,36 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
 
 
 LAST = "last."
-"""Prefix of members' last vectors. Half of their directions are random, since OOD inputs show in any direction there;
-in the trunk most directions carry other things than the classes, such as typing errors."""
+"""Prefix of members' last vectors. Half of their directions are random, since OOD inputs deviate in any direction.
+In the trunk most directions carry other information than classes, such as typing errors."""
 
 
-def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarray:
+def directions(apart: np.ndarray, rank: int, separating: int, tap: str) -> np.ndarray:
     """Orthogonal directions [d, r] that replace all d of whitened features.
 
-    The first separate the classes most (linear discriminant analysis); others are random, scaled so that lengths
-    stay about the same (Johnson & Lindenstrauss 1984). ``apart`` are centred class means [R, d] × √share.
+    The first ``separating`` directions separate the classes most (linear discriminant analysis). The others are random,
+    scaled to preserve lengths (Johnson & Lindenstrauss 1984). ``apart`` are centred class means [R, d] × √share.
     """
-    width, drawn = apart.shape[1], rank - parting
-    first = np.linalg.eigh(apart.T @ apart)[1][:, width - parting :]  # [d, parting]
+    width, drawn = apart.shape[1], rank - separating
+    first = np.linalg.eigh(apart.T @ apart)[1][:, width - separating :]  # [d, parting]
     if not drawn:
         return first
     random = np.random.default_rng(list(tap.encode())).standard_normal((width, drawn))
     rest = np.linalg.qr(random - first @ (first.T @ random))[0]
-    return np.hstack([first, rest * np.sqrt((width - parting) / drawn)])
+    return np.hstack([first, rest * np.sqrt((width - separating) / drawn)])
 
 
 def squared_distances(density: Density, features: np.ndarray) -> np.ndarray:
     """Squared distance to the nearest class at every tap, not standardised, in float64: [B, K, d] → [B, K]."""
-    found = np.empty(features.shape[:2])
+    squared = np.empty(features.shape[:2])
     for tap in range(len(density.taps)):
         rows = (unit(features[:, tap].astype(np.float64)) - density.centre[tap]) @ density.whitening[tap]
         means = density.means[tap].astype(np.float64)
         nearest = (rows @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)
-        found[:, tap] = ((rows - means[nearest]) ** 2).sum(axis=1)
-    return found
+        squared[:, tap] = ((rows - means[nearest]) ** 2).sum(axis=1)
+    return squared
 
 
 def standardised(density: Density, distances: np.ndarray) -> np.ndarray:
-    """The distance of inputs, float32: the mean over taps of their standardised ones, [B, K] → [B]."""
+    """The distance of inputs, float32: the mean of the taps' standardised distances, [B, K] → [B]."""
     return ((distances - density.location) / density.scale).mean(axis=1).astype(np.float32)

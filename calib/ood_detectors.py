@@ -1,6 +1,6 @@
-"""Post-hoc detection scores that are fitted on training features, as published: kNN, Mahalanobis and ViM.
+"""Published post-hoc OOD scores that are fitted on training features: kNN, Mahalanobis and ViM.
 
-Unlike ``calib.mahalanobis``, which a bundle carries, Mahalanobis features keep their length and are not standardised.
+Unlike in ``calib.mahalanobis``, whose distance a bundle carries, features are neither normalised nor standardised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..metrics.uncertainty import logsumexp
 from .mahalanobis import shrunk, unit, whitened
 
 BLOCK = 4096
-"""Examples worked on at a time, so that float64 copies of large sets stay small."""
+"""Number of examples processed at a time, to limit memory for float64 copies."""
 
 
 class Neighbours:
@@ -33,14 +33,14 @@ class Neighbours:
 
 
 class Gaussians:
-    """Gaussians over training features, one for each class and one for all.
+    """Gaussians over training features: one for each class, and one for all.
 
-    With class means μ_c and one covariance Σ within classes (Lee et al. 2018), and mean μ_0 and covariance Σ_0 of all
-    examples (Ren et al. 2021), the squared distances of a feature f are
+    Class means are μ_c, the covariance within classes is Σ (Lee et al. 2018), and mean and covariance of all examples
+    are μ_0 and Σ_0 (Ren et al. 2021). The squared distances of a feature f are
 
         d_c = (f − μ_c)ᵀ Σ⁻¹ (f − μ_c)        d_0 = (f − μ_0)ᵀ Σ_0⁻¹ (f − μ_0)
 
-    Both covariances are shrunk, since few examples leave them singular; with many it hardly shows.
+    Both covariances are shrunk, since few examples would leave them singular.
     """
 
     def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:
@@ -57,12 +57,14 @@ class Gaussians:
         total = products / count
         within = total - (means * (sizes / count)).T @ means
         if not np.trace(within) > np.trace(total) * 1e-12:  # rounding
-            raise InputError(f"no class has two different examples among the {count} of the training data; give more")
+            raise InputError(
+                f"no class has two distinct examples in the {count} training examples; give more training data"
+            )
         self._whitening, self._background = (whitened(shrunk(each, count)) for each in (within, total))
         self._means = means @ self._whitening
 
     def squared_distances(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """To the nearest class, min_c d_c, and to all examples, d_0: [B, d] → two of [B] float64."""
+        """Distances min_c d_c to the nearest class and d_0 to all examples: [B, d] → two arrays [B] float64."""
         parts = [self._squared(features[part] - self._centre) for part in _blocks(len(features))]
         nearest, background = (np.concatenate(each) for each in zip(*parts, strict=True))
         return nearest, background
@@ -75,20 +77,20 @@ class Gaussians:
 
 
 def principal_dimensions(width: int) -> int:
-    """D for features of width d: as in the paper 1,000 above 1,500 and else 512; half of d where that is too narrow."""
+    """D for features of width d: 1,000 above 1,500 and 512 below, as in the paper; d / 2 for d under 768."""
     return 1000 if width > 1500 else 512 if width >= 768 else width // 2
 
 
 class VirtualLogit:
-    """The virtual logit: how much of a feature lies where training features do not vary (ViM, Wang et al. 2022).
+    """The virtual logit: norm of a feature where training features hardly vary (ViM, Wang et al. 2022).
 
-    Features are seen from o = −(Wᵀ)⁺ b, where all logits Wᵀ f + b are zero. The principal space holds the D directions
-    in which training features have most energy, P those that remain. The virtual logit of a feature is α ‖Pᵀ (f − o)‖,
-    with α so that on the training data its mean is that of the largest logit, and
+    The origin is o = −(Wᵀ)⁺ b, where all logits Wᵀ f + b are zero. The principal space has the D directions of highest
+    energy of training features; P has the remaining directions. The virtual logit of a feature is α ‖Pᵀ (f − o)‖. The
+    factor α gives it the mean of the largest logit on the training data, and
 
         score = α ‖Pᵀ (f − o)‖ − log Σ_c exp z_c
 
-    Training features [N, d] are what the last linear map reads, ``largest`` [N] the largest logit of each.
+    Training features [N, d] are inputs of the last linear map; ``largest`` [N] are their largest logits.
     """
 
     def __init__(self, features: np.ndarray, largest: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
@@ -99,16 +101,18 @@ class VirtualLogit:
         for part in _blocks(count):
             rows = features[part] - self._origin
             energy += rows.T @ rows
-        self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: least energy first
+        self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: lowest energy first
         norm = self._norms(features).mean()
         if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
-            raise InputError(f"the {count} training examples lie in {self.dimensions} directions alone; give more")
+            raise InputError(
+                f"the {count} training examples span only {self.dimensions} directions; give more training data"
+            )
         self._scale = largest.astype(np.float64).mean() / norm  # α
 
     def scores(self, features: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Higher means less like the training data: [B, d] and logits [B, C] → [B] float64."""
-        found: np.ndarray = self._scale * self._norms(features) - logsumexp(logits.astype(np.float64))
-        return found
+        """Scores, higher for OOD inputs: features [B, d] and logits [B, C] → [B] float64."""
+        scores: np.ndarray = self._scale * self._norms(features) - logsumexp(logits.astype(np.float64))
+        return scores
 
     def _norms(self, features: np.ndarray) -> np.ndarray:
         """‖Pᵀ (f − o)‖ of features [B, d]: [B]."""

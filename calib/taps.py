@@ -1,4 +1,4 @@
-"""Which vectors of a network the distance is computed from."""
+"""Taps: the feature vectors inside a network from which the distance is computed."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, cut
 
 SETS = ("means", "balanced", "all", "last")
-"""Sets of taps: members' last vectors with the means of every second layer of a text trunk, with every layer at equal
-total weight, with every layer each weighed alike, or alone."""
+"""Sets of taps. All contain the members' last vectors: "means" adds the mean of every second layer of a text trunk,
+"balanced" and "all" add every layer of the trunk, and "last" adds nothing."""
 WEIGHED = ("means", "balanced")
-"""Sets in which the members' last vectors together count as much as the trunk."""
+"""Sets in which the members' last vectors and the trunk have equal total weight."""
 
 
-def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
-    """The sets of taps (``bundle.density_file``) by name, default first: all for ``"auto"``, or the one asked for."""
+def named_taps(taps: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
+    """Sets of taps (``bundle.density_file``) by name: all for ``"auto"``, default first, or the requested set."""
     kinds, ends = architecture.layer_taps, architecture.last_taps
     if not ends:
-        raise InputError(f"the features of {architecture.family} are unknown, so there is no distance; omit --fit")
-    if asked not in ("auto", "last") and not kinds:
-        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
+        raise InputError(f"{architecture.family} has no known feature vectors for a distance; omit --fit")
+    if taps not in ("auto", "last") and not kinds:
+        raise InputError(
+            f"taps is {cut(taps)}; expected last: in traced models only the members' last vectors are available"
+        )
     shared = min(trunk, len(architecture.tapped_layers))
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     everything = (*_of_layers(range(shared), kinds), *last)
-    known = {"last": last, "all": everything, "balanced": everything}
+    sets = {"last": last, "all": everything, "balanced": everything}
     if architecture.modality == "text" and not architecture.every_token:
         second = range(shared)[::-2][::-1]  # counted from the last one
-        known["means"] = (*_of_layers(second, ("mean",)), *last)
-        known = dict(reversed(known.items()))
-    if asked == "auto":
-        return known if shared else {"last": last}
-    if isinstance(asked, str) and asked in known:
-        return {asked: known[asked]}
-    layers = _layers(asked, known)
-    outside = [layer for layer in layers if not 0 <= layer < shared]
-    if outside or len(set(layers)) != len(layers) or not layers:
-        there = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
-        names = ", ".join(("auto", *known))
-        raise InputError(f"taps {cut(asked)} name layers; expected different ones of the trunk ({there}), or {names}")
+        sets["means"] = (*_of_layers(second, ("mean",)), *last)
+        sets = dict(reversed(sets.items()))
+    if taps == "auto":
+        return sets if shared else {"last": last}
+    if isinstance(taps, str) and taps in sets:
+        return {taps: sets[taps]}
+    layers = _layers(taps, sets)
+    invalid = [layer for layer in layers if not 0 <= layer < shared]
+    if invalid or len(set(layers)) != len(layers) or not layers:
+        valid = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
+        names = ", ".join(("auto", *sets))
+        raise InputError(f"taps is {cut(taps)}; expected distinct layers of the trunk ({valid}), or {names}")
     return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
 
 
 def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
-    """How much each tap of a set counts in the distance, [K] with mean 1."""
+    """Weight of each tap of a set in the distance, [K] with mean 1."""
     last = np.array([tap.startswith("last.") for tap in taps])
     if name not in WEIGHED or last.all():
         return np.ones(len(taps))
@@ -58,8 +60,8 @@ def _of_layers(layers: Sequence[int], kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in kinds)
 
 
-def _layers(asked: Any, names: Iterable[str]) -> list[int]:
-    given = asked.split(",") if isinstance(asked, str) else list(asked) if isinstance(asked, Sequence) else [asked]
-    if not all(isinstance(layer, int) or re.fullmatch(r"\s*\d+\s*", str(layer)) for layer in given):
-        raise InputError(f"taps is {cut(asked)}; expected {', '.join(('auto', *names))}, or layers such as 1,3")
-    return [int(layer) for layer in given]
+def _layers(taps: Any, names: Iterable[str]) -> list[int]:
+    layers = taps.split(",") if isinstance(taps, str) else list(taps) if isinstance(taps, Sequence) else [taps]
+    if not all(isinstance(layer, int) or re.fullmatch(r"\s*\d+\s*", str(layer)) for layer in layers):
+        raise InputError(f"taps is {cut(taps)}; expected {', '.join(('auto', *names))}, or layers such as 1,3")
+    return [int(layer) for layer in layers]

@@ -1,1 +1,1 @@
-"""Figures of predictions: classification, uncertainty, resampling, gates and timing."""
+"""Metrics of predictions: classification, uncertainty, resampling, gates and timing."""

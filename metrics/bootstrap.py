@@ -9,7 +9,7 @@ import numpy as np
 from ..progress import Progress, no_progress
 
 BLOCK = 1 << 18
-"""Counts drawn at a time: few enough for the caches of a CPU, and for memory whatever the size of the data."""
+"""Number of counts drawn at a time; they fit into a CPU's caches."""
 
 
 def resampled(
@@ -20,9 +20,9 @@ def resampled(
     progress: Progress = no_progress,
     title: str = "bootstrap",
 ) -> dict[str, np.ndarray]:
-    """The metrics of each resample, [R] each; the same seed and sizes draw the same ones, so that models pair.
+    """The metrics of each resample, [R] each; the same seed and sizes draw the same resamples, which pairs models.
 
-    The statistic takes the counts of each group: how often each of r resamples holds every example, [r, size].
+    The statistic takes the counts of each group [r, size]: the number of times each resample contains each example.
     """
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))
@@ -40,13 +40,13 @@ def whole(statistic: Callable[..., dict[str, np.ndarray]], sizes: Sequence[int])
 
 
 def _counts(rng: np.random.Generator, sizes: Sequence[int], rows: int) -> list[np.ndarray]:
-    """How often each of some resamples draws every example of every group, int32 [rows, size] each."""
+    """Counts of every example of every group in some resamples, int32 [rows, size] each."""
     drawn = [[np.bincount(rng.integers(0, size, size), minlength=size) for size in sizes] for _ in range(rows)]
     return [np.array(group, np.int32) for group in zip(*drawn, strict=True)]
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of resampled values; resamples in which the metric has no value are left out."""
+    """The percentile interval of resampled values; values that are not finite are ignored."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return float("nan"), float("nan")

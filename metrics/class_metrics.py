@@ -1,8 +1,8 @@
 """Quality of probabilities [N, C] for labels [N], and of uncertainty scores.
 
 Detection metrics follow the OpenOOD convention: out-of-distribution (OOD) is the positive class, and a higher score is
-less certain. Metrics of bootstrap resamples take ``counts`` [R, N] int32, how often each of R resamples holds every
-example: examples are sorted once, and nothing is sorted again. Tied examples share their tie evenly.
+less certain. Metrics of bootstrap resamples take ``counts`` [R, N] int32: the number of times that each of R resamples
+contains each example. Examples are sorted only once. Tied examples share their tie evenly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BINS = 15
 """Bins of the calibration errors."""
 
 COVERAGES = (0.8, 0.9, 0.95)
-"""Coverages at which the risk is reported."""
+"""Coverages of the reported risks."""
 
 DETECTION = ("auroc", "aupr", "fpr95")
 
@@ -81,7 +81,7 @@ def calibration_gaps(confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
 
 
 def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The risk–coverage curve, [N] each: after each input, most certain first, the share answered and its errors."""
+    """The risk–coverage curve, [N] each: share answered and its error rate after each input, most certain first."""
     order = np.argsort(scores, kind="stable")
     ends = np.append(0, _tie_ends(scores[order]) + 1)
     answers = np.arange(1, len(scores) + 1)
@@ -90,7 +90,7 @@ def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np
 
 
 def answered(coverage: float, count: int) -> int:
-    """Inputs answered at a coverage: a share of ``count``, rounded up to a whole one."""
+    """Number of inputs answered at a coverage of ``count`` inputs, rounded up."""
     return max(1, math.ceil(coverage * count - 1e-9))
 
 
@@ -110,10 +110,10 @@ def auroc_difference(one: Ranked, other: Ranked) -> tuple[float, float]:
     return difference, math.sqrt(beyond.var(ddof=1) / len(beyond) + within.var(ddof=1) / len(within))
 
 
-def _below(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """For each of these the share of those below it; ties count half."""
-    ordered = np.sort(those)
-    return (np.searchsorted(ordered, these, "left") + np.searchsorted(ordered, these, "right")) / (2 * len(ordered))
+def _below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Share of the other values below each value; ties count half."""
+    ordered = np.sort(others)
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / (2 * len(ordered))
 
 
 def fpr95(negative: np.ndarray, positive: np.ndarray) -> float:
@@ -123,7 +123,7 @@ def fpr95(negative: np.ndarray, positive: np.ndarray) -> float:
 
 
 class ClassMetrics:
-    """Accuracy, NLL, Brier score and ECE of resamples; ``units`` [N], such as the texts of words, are drawn whole."""
+    """Accuracy, NLL, Brier score and ECE of resamples; examples of one unit, such as a text, are drawn together."""
 
     def __init__(
         self, probabilities: np.ndarray, labels: np.ndarray, units: np.ndarray | None = None, size: int = 0
@@ -156,7 +156,7 @@ class SelectiveMetrics:
         self._ends = _tie_ends(confidence[self._order])
         wrong = ~correct[self._order]
         self._wrong = wrong.astype(np.int32)
-        self._mistaken = np.unique(np.searchsorted(self._ends, np.flatnonzero(wrong)))  # ties with errors among them
+        self._mistaken = np.unique(np.searchsorted(self._ends, np.flatnonzero(wrong)))  # ties that contain errors
         self._gaps = (correct - confidence.astype(np.float64))[self._order]
         self._harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, len(wrong) + 1)))
 
@@ -165,7 +165,7 @@ class SelectiveMetrics:
         size = counts.shape[1]
         drawn = np.take(counts, self._order, axis=1)
         answers, errors = _sums(drawn, self._ends), _sums(drawn * self._wrong, self._ends)  # [R, G + 1]
-        edges = size - np.unique(np.arange(BINS + 1) * size // BINS)  # counted from the most certain
+        edges = size - np.unique(np.arange(BINS + 1) * size // BINS)  # counted from the most certain example
         gaps = np.diff(_between(edges, answers, _sums(drawn * self._gaps, self._ends)), axis=1)
         limits = np.array([answered(coverage, size) for coverage in COVERAGES])
         risks = _between(limits, answers, errors) / limits
@@ -176,7 +176,7 @@ class SelectiveMetrics:
         }
 
     def _areas(self, answers: np.ndarray, errors: np.ndarray) -> Draws:
-        """AURC and AUGRC: what each tie adds to the errors among k answers, for every k from 1 to N.
+        """AURC and AUGRC: the errors that each tie adds among k answers, for every k from 1 to N.
 
         A tie from c to c' answers with e errors adds e · (k − c) / (c' − c) within itself, and e to every later k.
         Divided by k, with harmonic numbers H, that is e − e·c·(H(c') − H(c)) / (c' − c), and e·(H(N) − H(c')).
@@ -197,13 +197,13 @@ class Detector:
 
     def __init__(self, negative: np.ndarray, positive: np.ndarray) -> None:
         self._negative, self._positive = np.argsort(-negative, kind="stable"), np.argsort(-positive, kind="stable")
-        keys, self._ends = -negative[self._negative], _tie_ends(-positive[self._positive])  # what is found first first
+        keys, self._ends = -negative[self._negative], _tie_ends(-positive[self._positive])  # highest score first
         values = -positive[self._positive][self._ends]
-        self._before = np.searchsorted(keys, values, side="left")  # negatives found before a tie of positives, [G]
-        self._with = np.searchsorted(keys, values, side="right")  # and together with it
+        self._before = np.searchsorted(keys, values, side="left")  # negatives before each tie of positives, [G]
+        self._with = np.searchsorted(keys, values, side="right")  # and up to its end
 
     def __call__(self, negative: np.ndarray, positive: np.ndarray) -> Draws:
-        """The metrics of R resamples from counts [R, n] and [R, k]; not numbers where one side is empty."""
+        """The metrics of R resamples from counts [R, n] and [R, k]; NaN where one side is empty."""
         false = _sums(np.take(negative, self._negative, axis=1))  # [R, n + 1]
         true = _sums(np.take(positive, self._positive, axis=1), self._ends)  # [R, G + 1]
         negatives, positives = false[:, -1].astype(np.float64), true[:, -1].astype(np.float64)
@@ -254,7 +254,7 @@ class ScoreDetection:
 
 
 def named(prefix: str, draws: Draws) -> Draws:
-    """The same values, each name behind a prefix."""
+    """The same values with prefixed names."""
     return {f"{prefix}.{name}": value for name, value in draws.items()}
 
 
@@ -265,7 +265,7 @@ def _tie_ends(ordered: np.ndarray) -> np.ndarray:
 
 def _sums(terms: np.ndarray, ends: np.ndarray | None = None) -> np.ndarray:
     """Running sums of terms [R, N], beginning with 0: after each, [R, N + 1], or after each of the G ``ends``."""
-    sums = np.cumsum(terms, axis=1, dtype=terms.dtype)  # of int32 many times faster than of floats
+    sums = np.cumsum(terms, axis=1, dtype=terms.dtype)  # int32 is many times faster than floats
     if ends is not None and len(ends) < sums.shape[1]:
         sums = np.take(sums, ends, axis=1)
     return np.concatenate([np.zeros((len(sums), 1), sums.dtype), sums], axis=1)
@@ -277,7 +277,7 @@ def _between(places: np.ndarray, answers: np.ndarray, sums: np.ndarray) -> np.nd
 
 
 def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
-    """A note, also logged, where the labels fit the predictions only in another order of the classes.
+    """A note, also logged, if the labels fit the predictions only with the classes reordered.
 
     The order is fitted on every second example and judged on the others.
     """
@@ -292,16 +292,16 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
         return []
     first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
     note = (
-        f"the labels of {data} seem to be in another order than the classes of the model: accuracy is {plain:.1%}, and "
-        f"{other:.1%} with classes exchanged, such as {literal(names[order[first]])} for {literal(names[first])}; give "
-        "labels as class names, not as indices, or correct id2label in the checkpoint's config.json and fuse it again"
+        f"the labels of {data} seem to be ordered differently from the model's classes: accuracy is {plain:.1%}, but "
+        f"{other:.1%} with classes exchanged, such as {literal(names[order[first]])} for {literal(names[first])}; use "
+        "class names as labels, not indices, or correct id2label in the checkpoint's config.json and fuse it again"
     )
     log.warning("%s", note)
     return [note]
 
 
 def _fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Label for each predicted class, [C], each label once; most frequent pairs first, −1 for none."""
+    """Label of each predicted class, [C], assigned by frequency of the pair; each label once, −1 for none."""
     pairs, counts = np.unique(predicted * classes + labels, return_counts=True)
     order, taken = np.full(classes, -1), np.zeros(classes, bool)
     for pair in pairs[np.argsort(-counts, kind="stable")]:

@@ -1,4 +1,4 @@
-"""How far two backends agree on what decides, and the tolerances that this is held to."""
+"""Agreement of two backends' outputs, and the tolerances of each precision."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What a backend of one precision may differ by from the float32 PyTorch reference; entropies in nats.
+    """Largest differences of a backend of one precision from the float32 PyTorch reference; entropies in nats.
 
-    Distances differ relative to themselves beyond 1. Labels may flip where the two best reference probabilities lie
-    within twice ``probability``; ``disagreement_changes`` is a share of inputs. ``spearman`` is the least correlation.
+    Differences of distances above 1 are relative. Labels may flip where the two best reference probabilities lie
+    within twice ``probability``. ``disagreement_changes`` is a share of inputs, ``spearman`` the lowest correlation.
     """
 
     probability: float
@@ -63,7 +63,7 @@ class Gate:
 
     @property
     def told(self) -> str:
-        """The value, with as many digits as distinguish it from its limit, and the limit."""
+        """The value and its limit, with enough digits to distinguish them."""
         bound, limit = "at least" if self.name.startswith(RANKED) else "at most", f"{self.limit:g}"
         value = next((text for digits in (6, 9) if (text := f"{self.value:.{digits}g}") != limit), f"{self.value!r}")
         return f"{self.name} is {value}, expected {bound} {limit}"
@@ -79,14 +79,14 @@ A difference is ``None`` where either side lacks the score, a correlation where 
 def judged(
     agreement: Agreement, limits: Iterable[tuple[str, float | None, float]], tolerances: Tolerances
 ) -> tuple[Agreement, list[Gate]]:
-    """The agreement and its gates: each value against its limit; what is not a number fails its gate."""
+    """The agreement and its gates: each value against its limit; NaN fails its gate."""
     gates = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in limits if value is not None]
     if agreement["inputs"] >= 100:  # reported from 8 on
         least, ranks = tolerances.spearman, agreement["spearman"].items()
         gates += [
             Gate(f"{RANKED}{name}", value, least, bool(value >= least))
             for name, value in ranks
-            if value is not None and name != "disagreement"  # whose changes are counted
+            if value is not None and name != "disagreement"  # its changes are counted instead
         ]
     return agreement, gates
 
@@ -100,7 +100,7 @@ def judged_classes(
     labels: int | None = None,
     floored: Iterable[str] = (),
 ) -> tuple[Agreement, list[Gate]]:
-    """Agreement and gates of classes, or of independent ``labels``, whose entropies and energy are judged per label.
+    """Agreement and gates of classes, or of independent ``labels``: their entropies and energy are judged per label.
 
     ``flipped`` and ``tied``, [N] or [N, C] bool, mark the decisions that differ, and those near their threshold.
     """
@@ -141,35 +141,35 @@ def judged_classes(
 
 
 def largest(reference: Outputs, tested: Outputs, name: str) -> float | None:
-    """Largest absolute difference of an output; ``None`` where either side lacks it."""
+    """Largest absolute difference of an output; ``None`` if either side lacks it."""
     if name not in reference or name not in tested:
         return None
     return float(np.max(np.abs(reference[name].astype(np.float64) - tested[name].astype(np.float64))))
 
 
 def distance_difference(reference: Outputs, tested: Outputs) -> float | None:
-    """Largest |Δ distance| ÷ max(1, |distance|), as rounding grows with it; ``None`` where either side lacks it."""
+    """Largest |Δ distance| ÷ max(1, |distance|), since rounding grows with it; ``None`` if either side lacks it."""
     if "distance" not in reference or "distance" not in tested:
         return None
-    wanted = reference["distance"].astype(np.float64)
-    return float(np.max(np.abs(tested["distance"].astype(np.float64) - wanted) / np.maximum(1, np.abs(wanted))))
+    expected = reference["distance"].astype(np.float64)
+    return float(np.max(np.abs(tested["distance"].astype(np.float64) - expected) / np.maximum(1, np.abs(expected))))
 
 
 def correlations(
     reference: Outputs, tested: Outputs, tolerances: Mapping[str, float], floored: Iterable[str] = ()
 ) -> dict[str, float | None]:
-    """Spearman's rank correlation of each output that both have, where it varies by more than ten tolerances.
+    """Spearman's rank correlation of each common output; ``None`` if it varies by at most ten tolerances.
 
     Values of ``floored`` outputs below the tolerance count as equal.
     """
-    found: dict[str, float | None] = {}
+    coefficients: dict[str, float | None] = {}
     for name, tolerance in tolerances.items():
         if name in reference and name in tested:
             a, b = reference[name], tested[name]
-            found[name] = None
+            coefficients[name] = None
             if len(a) >= 8 and np.ptp(a) > 10 * tolerance and np.ptp(b) != 0:
                 if name in floored:
                     a, b = np.maximum(a, tolerance), np.maximum(b, tolerance)
                 stats = require("scipy.stats", "verify", "compute rank correlations")
-                found[name] = float(stats.spearmanr(a, b).statistic)
-    return found
+                coefficients[name] = float(stats.spearmanr(a, b).statistic)
+    return coefficients

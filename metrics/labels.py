@@ -1,4 +1,4 @@
-"""Metrics of a multi-label model: probabilities [N, C] of labels that do not exclude each other."""
+"""Metrics of a multi-label model, from independent probabilities [N, C] of labels."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def _summarised(logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.nd
 def sigmoid(values: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(−z)), float64."""
     with np.errstate(over="ignore"):
-        found: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
-    return found
+        probabilities: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
+    return probabilities
 
 
 def label_entropy(probabilities: np.ndarray) -> np.ndarray:
     """−p log p − (1 − p) log(1 − p), nats; 0·log 0 = 0."""
     precise, tiny = probabilities.astype(np.float64), np.finfo(np.float64).tiny
     terms = [part * np.log(np.maximum(part, tiny)) for part in (precise, 1 - precise)]
-    found: np.ndarray = 0.0 - (terms[0] + terms[1])
-    return found
+    nats: np.ndarray = 0.0 - (terms[0] + terms[1])
+    return nats
 
 
 def label_logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
@@ -54,7 +54,7 @@ def label_logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
 
     With p = 1 / (1 + exp(−z)) of each label:
 
-    - ``max_logit``: −max_c z_c (Hendrycks et al. 2022, who take it for several labels, too);
+    - ``max_logit``: −max_c z_c (Hendrycks et al. 2022, also for multi-label models);
     - ``predictive_entropy``: −Σ_c p_c log p_c + (1 − p_c) log(1 − p_c), nats;
     - ``energy``: −Σ_c log(1 + exp z_c), nats (JointEnergy, Wang et al. 2021).
     """
@@ -69,8 +69,8 @@ def label_logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
 def joint_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """−log of the probability of all labels [N, C] of an example, their sum, nats, [N]; below 1e-12 counts as 1e-12."""
     chosen = np.where(labels, probabilities.astype(np.float64), 1 - probabilities.astype(np.float64))
-    found: np.ndarray = -np.log(np.maximum(chosen, 1e-12)).sum(axis=1)
-    return found
+    losses: np.ndarray = -np.log(np.maximum(chosen, 1e-12)).sum(axis=1)
+    return losses
 
 
 def label_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -82,25 +82,25 @@ def label_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each; F1 is NaN without any.
 
-    Macro F1 is the mean over the labels that an example has.
+    Macro F1 is the mean over labels that have an example.
     """
     drawn = counts.astype(np.float64)
-    hits, given, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
+    hits, chosen, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
     with np.errstate(invalid="ignore", divide="ignore"):
-        micro = 2 * hits.sum(axis=1) / (given + having).sum(axis=1)
-        each = np.where(having > 0, 2 * hits / np.maximum(given + having, 1), 0.0)
+        micro = 2 * hits.sum(axis=1) / (chosen + having).sum(axis=1)
+        each = np.where(having > 0, 2 * hits / np.maximum(chosen + having, 1), 0.0)
         macro = each.sum(axis=1) / (having > 0).sum(axis=1)
     exact = drawn @ (assigned == labels).all(axis=1) / drawn.sum(axis=1)
     return {"exact_match": exact, "micro_f1": micro, "macro_f1": macro}
 
 
 def best_f1_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The threshold above which a label is assigned with the best F1, half way between two probabilities [N]."""
+    """The threshold of the best F1, half way between two of the probabilities [N]; higher ones assign the label."""
     order = np.argsort(-probabilities, kind="stable")
     ordered, hits = probabilities[order], np.cumsum(labels[order])
-    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last of each tie: all of it or nothing
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last of each tie
     scores = 2 * hits[ends] / (ends + 1 + labels.sum())
-    best = int(ends[scores.argmax()])  # of equal ones that with the fewest assigned
+    best = int(ends[scores.argmax()])  # on a tie, the fewest assigned
     low = ordered[best + 1] if best + 1 < len(ordered) else np.float32(0)
     middle = np.float32((float(low) + float(ordered[best])) / 2)
-    return float(str(middle if low <= middle < ordered[best] else low))  # the shortest decimal that names it
+    return float(str(middle if low <= middle < ordered[best] else low))  # shortest decimal of this float32

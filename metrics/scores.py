@@ -1,7 +1,7 @@
-"""Metrics of regression and ranking, and the scale that makes members' variance the variance of errors.
+"""Metrics of regression and ranking, and the scale from members' variance to the variance of errors.
 
-The members' variance v becomes the variance of an error through σ² = a · (v + ε), which makes the labels most likely
-under normal errors, as a temperature does for classes: ε does not depend on the input, a is the scale.
+The variance of an error is σ² = a · (v + ε), with v the members' variance. The scale a and the floor ε maximise the
+likelihood of the labels under normal errors, as a temperature does for classes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 STEPS = tuple(range(-20, 21))
-"""ε is tried at 2^step of the mean variance: nearly none of it, up to so much that v hardly counts."""
+"""Candidates of ε: 2^step times the mean variance, from negligible to dominant."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From members' variances to those of errors: a and ε, both above 0."""
+    """Factor a and floor ε of the variance of errors, both above 0."""
 
     factor: float
     floor: float
@@ -29,10 +29,10 @@ class Scale:
 
 
 def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
-    """The scale under which errors are most likely, normal with mean 0.
+    """The scale of highest likelihood for errors that are normal with mean 0.
 
-    For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie. One
-    added example, with the mean error² and no variance, keeps ε from shrinking to nothing.
+    For each ε the best a is the mean of error² ÷ (v + ε). ε is the best of :data:`STEPS`, the larger on a tie. One
+    added example, with the mean error² and no variance, keeps ε above 0.
     """
     squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
     mean = float(spread.mean())
@@ -50,15 +50,15 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
 
 def gaussian_nll(errors: np.ndarray, variance: np.ndarray, scale: Scale) -> np.ndarray:
     """−log N(label; score, σ²), nats, [N] float64."""
-    known = scale.variance(variance)
-    found: np.ndarray = 0.5 * (np.log(2 * math.pi * known) + np.asarray(errors, np.float64) ** 2 / known)
-    return found
+    total = scale.variance(variance)
+    losses: np.ndarray = 0.5 * (np.log(2 * math.pi * total) + np.asarray(errors, np.float64) ** 2 / total)
+    return losses
 
 
 def information(variance: np.ndarray, scale: Scale) -> np.ndarray:
-    """What the members' disagreement is worth, ½ log((v + ε) ÷ ε), nats, [N]: the counterpart of mutual information."""
-    found: np.ndarray = 0.5 * np.log1p(np.asarray(variance, np.float64) / scale.floor)
-    return found
+    """Information in the members' disagreement, ½ log((v + ε) ÷ ε), nats, [N]; corresponds to mutual information."""
+    nats: np.ndarray = 0.5 * np.log1p(np.asarray(variance, np.float64) / scale.floor)
+    return nats
 
 
 def rmse(errors: np.ndarray) -> float:
@@ -67,7 +67,7 @@ def rmse(errors: np.ndarray) -> float:
 
 
 def is_binary(labels: np.ndarray) -> bool:
-    """Whether labels say what is relevant: all are 0 or 1."""
+    """Return True if all labels are 0 or 1, so that they mark relevance."""
     return set(np.unique(labels).tolist()) <= {0.0, 1.0}
 
 
@@ -84,7 +84,7 @@ def interval(
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank; ``None`` where one of them does not vary."""
+    """Spearman's rank correlation, ties at their mean rank; ``None`` if one side is constant."""
     x, y = (_ranks(np.asarray(values, np.float64)) for values in (a, b))
     if not np.ptp(x) or not np.ptp(y):
         return None
@@ -99,20 +99,20 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 DEPTH = 10
-"""Documents of a ranking that count."""
+"""Number of documents of a ranking that the metrics use."""
 
 
 def groups_of(queries: Sequence[Hashable], relevance: np.ndarray) -> list[np.ndarray]:
-    """Places of each query's documents, except of queries with one document or without a relevant one."""
+    """Places of each query's documents, without queries that have one document or no relevant one."""
     places: dict[Hashable, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query, []).append(place)
-    found = [np.array(each) for each in places.values()]
-    return [each for each in found if len(each) > 1 and (relevance[each] > 0).any()]
+    groups = [np.array(each) for each in places.values()]
+    return [each for each in groups if len(each) > 1 and (relevance[each] > 0).any()]
 
 
 def reciprocal_rank(scores: np.ndarray, relevance: np.ndarray, depth: int = DEPTH) -> float:
-    """One over the rank of the first relevant of one query's documents [D]; 0 where none is among the first.
+    """One over the rank of the first relevant document of one query, [D]; 0 if none is in the first ``depth``.
 
     >>> reciprocal_rank(np.array([3.0, 2.0, 1.0]), np.array([0, 1, 1]))
     0.5
@@ -122,7 +122,7 @@ def reciprocal_rank(scores: np.ndarray, relevance: np.ndarray, depth: int = DEPT
 
 
 def normalised_gain(scores: np.ndarray, relevance: np.ndarray, depth: int = DEPTH) -> float:
-    """NDCG of one query's documents [D], of which one at least is relevant."""
+    """NDCG of one query's documents [D], at least one of them relevant."""
     gains = np.asarray(relevance, np.float64)
     discounts = 1 / np.log2(np.arange(2, min(depth, len(gains)) + 2))
     best = np.sort(gains)[::-1][:depth] @ discounts
@@ -130,6 +130,6 @@ def normalised_gain(scores: np.ndarray, relevance: np.ndarray, depth: int = DEPT
 
 
 def ranked(scores: np.ndarray, relevance: np.ndarray) -> np.ndarray:
-    """Places [D] in descending order of scores; of equal ones the less relevant first."""
-    found: np.ndarray = np.lexsort((relevance, -np.asarray(scores, np.float64)))
-    return found
+    """Places [D] in descending order of scores; on ties, the less relevant document first."""
+    order: np.ndarray = np.lexsort((relevance, -np.asarray(scores, np.float64)))
+    return order

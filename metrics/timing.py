@@ -1,4 +1,4 @@
-"""Timing several cases fairly: interleaved repetitions, percentiles, ratios, and signs that a run was unstable."""
+"""Fair timing of several cases: interleaved repetitions, percentiles, ratios, and signs of unstable runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Rules:
-    """How long to measure every case, at least: seconds and iterations, and seconds before that."""
+    """Minimum measurement of every case: seconds, iterations, and seconds of warm-up."""
 
     seconds: float = 3.0
     iterations: int = 30
@@ -35,9 +35,9 @@ def interleave(
     progress: Progress = no_progress,
     title: str = "",
 ) -> np.ndarray:
-    """Seconds [rounds, cases]: every case runs once in each round, until every one has run long and often enough.
+    """Seconds [rounds, cases]: every case runs once in each round, until all have run long and often enough.
 
-    What disturbs the machine for a while so meets all cases alike. Each round starts with the next case.
+    A disturbance of the machine thus affects all cases alike. Each round starts with the next case.
     """
 
     def by_clock(run: Run) -> float:
@@ -74,7 +74,7 @@ def interleave(
 class Latency:
     """Times of one case, in milliseconds; percentiles are linear between neighbours.
 
-    Variation is standard deviation ÷ mean; drift the median of the second half ÷ that of the first, − 1.
+    Variation is standard deviation ÷ mean. Drift is median of the second half ÷ median of the first, − 1.
     """
 
     p50: float
@@ -88,7 +88,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: np.ndarray) -> Latency:
-        """From the seconds [rounds] of one case, in the order in which they were measured."""
+        """From the seconds [rounds] of one case, in order of measurement."""
         p50, p90, p95, p99 = (float(value) * 1e3 for value in np.percentile(seconds, [50, 90, 95, 99]))
         half = len(seconds) // 2
         drift = np.median(seconds[half:]) / np.median(seconds[:half]) - 1 if half else 0.0
@@ -98,7 +98,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a case ÷ that of a baseline: ratio of the medians, and percentiles of the ratios of single rounds."""
+    """Time of a case ÷ time of a baseline: ratio of the medians, and percentiles of the rounds' ratios."""
 
     median: float
     p5: float
@@ -112,27 +112,27 @@ class Ratio:
 
 
 def instabilities(cases: Mapping[str, Latency]) -> list[str]:
-    """A sentence for each sign that a measurement was unstable."""
+    """A sentence for each sign of an unstable measurement."""
     signs = (
         ("variation", 0.025, "the times varied (standard deviation ÷ mean)",
          "close other programs, or measure longer with --seconds"),
         ("drift", 0.05, "the medians of the first and the second half differ",
-         "the machine was changing its speed; measure again"),
+         "the machine changed its speed; measure again"),
     )  # fmt: skip
-    found = []
-    for field, limit, what, remedy in signs:
+    warnings = []
+    for field, limit, symptom, remedy in signs:
         over = {name: size for name, case in cases.items() if (size := abs(getattr(case, field))) > limit}
         if over:
             worst = max(over, key=lambda name: over[name])
-            found.append(
-                f"{what} by more than {limit * 100:g}% in {len(over)} of {len(cases)} cases, "
+            warnings.append(
+                f"{symptom} by more than {limit * 100:g}% in {len(over)} of {len(cases)} cases, "
                 f"most in {worst}: {over[worst]:.1%}; {remedy}"
             )
-    return found
+    return warnings
 
 
 def busy(load: float, cores: int) -> list[str]:
-    """A warning when more programs want to run than there are cores."""
+    """A warning if the load average exceeds the number of cores."""
     if load <= cores:
         return []
     return [f"the load average was {load:.1f} on {cores} cores before the measurement; close other programs"]

@@ -1,4 +1,4 @@
-"""Member logits → averaged probabilities and uncertainty scores, in NumPy: what the uncertainty head computes."""
+"""Member logits → averaged probabilities and uncertainty scores, in NumPy, as in the uncertainty head."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def logsumexp(values: np.ndarray) -> np.ndarray:
 
 
 def highest_entropy(classes: int, factor: int = 1) -> np.float32:
-    """The largest float32 that is no more than ``factor`` · log C: what every head cuts its entropies to."""
+    """The largest float32 that is at most ``factor`` · log C; every head clips its entropies to it."""
     exact = factor * math.log(classes)
     nearest = np.float32(exact)
     return nearest if float(nearest) <= exact else np.nextafter(nearest, np.float32(0))
@@ -63,7 +63,7 @@ def _summarised(unscaled: np.ndarray, temperature: float) -> dict[str, np.ndarra
 
 
 BLOCK = 1 << 22
-"""Logits worked on at a time, so that float64 copies of large sets stay small."""
+"""Number of logits processed at a time, to limit memory for float64 copies."""
 
 
 def blocks(member_logits: np.ndarray) -> list[slice]:
@@ -90,7 +90,7 @@ def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
 
 
 def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> np.ndarray:
-    """Which classes are in each input's set, [N, C] bool."""
+    """Membership of each class in each input's set, [N, C] bool."""
     inside = class_scores(probabilities, method) <= np.float32(quantile)
     if method == "aps":
         inside[np.arange(len(inside)), probabilities.argmax(axis=1)] = True
@@ -115,17 +115,17 @@ def pairwise_disagreement(member_probabilities: np.ndarray) -> np.ndarray:
     if members == 1:
         return np.zeros(count)
     votes = np.zeros((count, classes), np.int64)
-    for labels in member_probabilities.argmax(axis=2).T:  # of one member, [N]
+    for labels in member_probabilities.argmax(axis=2).T:  # one member, [N]
         votes[np.arange(count), labels] += 1
     alike = (votes * (votes - 1)).sum(axis=1)  # pairs of members with one best class, each twice
     return 1 - alike / (members * (members - 1))
 
 
 GAMMA = 0.1
-"""Exponent γ of GEN: that of its paper."""
+"""Exponent γ of GEN, as in its paper."""
 
 LIKELIEST = 100
-"""Classes that GEN sums over, at most: those of its paper, so that a long tail of impossible classes adds no noise."""
+"""Largest number of classes that GEN sums over, as in its paper; a long tail of improbable classes adds noise."""
 
 
 def logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
@@ -159,6 +159,6 @@ def _scores(logits: np.ndarray) -> dict[str, np.ndarray]:
 def _generalised_entropy(probabilities: np.ndarray) -> np.ndarray:
     """GEN of probabilities [n, C]: [n]."""
     tail = max(0, probabilities.shape[1] - LIKELIEST)
-    kept = np.partition(probabilities, tail, axis=1)[:, tail:] if tail else probabilities
-    found: np.ndarray = ((kept * np.maximum(1 - kept, 0)) ** GAMMA).sum(axis=1)
-    return found
+    likeliest = np.partition(probabilities, tail, axis=1)[:, tail:] if tail else probabilities
+    entropies: np.ndarray = ((likeliest * np.maximum(1 - likeliest, 0)) ** GAMMA).sum(axis=1)
+    return entropies

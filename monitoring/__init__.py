@@ -1,1 +1,1 @@
-"""Drift: logged or served predictions against the calibration examples."""
+"""Drift: comparison of logged or served predictions with the calibration examples."""

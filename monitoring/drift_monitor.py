@@ -1,4 +1,4 @@
-"""A stream of predictions against the calibration examples; each change raises one alarm."""
+"""Drift monitor: compares a stream of predictions with the calibration examples; each change raises one alarm."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ..runtime.prediction_counts import Observed
 from .drift_statistics import RateTest, moved_most, same_p_value, stability_index
 
 SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
-"""Shares of the probability of a false alarm: rates watched without end, rates of a whole log, and histograms."""
+"""Shares of the false-alarm probability: rates after every input, rates of a whole log, and histograms."""
 
-KEPT = 1000
+MAX_WINDOWS = 1000
 """Largest number of windows in memory."""
 
 NAMES = {"abstain": "abstention rate", "out_of_distribution": "out-of-distribution rate"}
 
 LABELS = "labels"
-"""The labels among the names of scores."""
+"""Name of the histogram of labels."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A change.
+    """An alarm: a rate, a score or the labels have changed.
 
     Attributes:
         kind: ``"rate"``, ``"score"`` or ``"labels"``.
-        since: inputs before the change; of a histogram, before the window that shows it.
-        seen: inputs that were looked at when it was found.
-        before, after: the rate, or the share of the bin or label that gained most.
-        bins: bounds of the bin that gained most, or labels.
+        since: number of inputs before the change; for a histogram, before its window.
+        seen: number of inputs processed when the alarm was raised.
+        before, after: the rate, or the share of the bin or label that grew most.
+        bins: bounds of the bin that grew most, or labels.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive inputs: how many came before, their number, shares of decisions, distances by score or labels."""
+    """Consecutive inputs: number of earlier inputs, their own number, rates, and distances of scores or labels."""
 
     first: int
     inputs: int
@@ -66,14 +66,14 @@ class Window:
 
 @dataclass
 class Counts:
-    """Histograms of some inputs: bins by score, and labels in the order of the reference, unknown ones last."""
+    """Histograms of some inputs: counts of bins by score; labels in the reference's order, all others last."""
 
     inputs: int = 0
     bins: dict[str, np.ndarray] = field(default_factory=dict)
     decided: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
-        """Count further inputs."""
+        """Add the counts of further inputs."""
         self.inputs += other.inputs
         self.decided.update(other.decided)
         for name, counts in other.bins.items():
@@ -81,9 +81,9 @@ class Counts:
 
 
 class Watch:
-    """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
+    """Drift monitor of a stream of predictions; at most one alarm for each rate and score.
 
-    ``total`` and ``current`` are histograms of all inputs, and of those since the last of the ``windows``.
+    ``total`` counts all inputs, ``current`` the inputs after the last of the ``windows``.
     """
 
     def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
@@ -97,24 +97,24 @@ class Watch:
             self.known[LABELS] = np.array([*reference.labels.values(), 0])
         self._places = {name: place for place, name in enumerate(reference.labels)}
         self.total, self.current = Counts(), Counts()
-        self.windows: deque[Window] = deque(maxlen=KEPT)
+        self.windows: deque[Window] = deque(maxlen=MAX_WINDOWS)
         self.alarms: list[Alarm] = []
         self.failed = 0
-        self._whole = 0  # windows so far
+        self._whole = 0  # number of complete windows
 
-    def add(self, seen: Observed) -> list[Alarm]:
-        """Count further predictions, and return the alarms that they raise; a window ends once it is long enough."""
-        self.failed += seen.failed
+    def add(self, observed: Observed) -> list[Alarm]:
+        """Add further predictions, and return the alarms that they raise; a window ends once it is long enough."""
+        self.failed += observed.failed
         raised = []
         for name, test in self.rates.items():
-            if name in seen.decisions and (change := test.update(seen.decisions[name])):
+            if name in observed.decisions and (change := test.update(observed.decisions[name])):
                 text = (
                     f"{NAMES[name]} {change.usual:.1%} → {change.share:.1%} ({change.count} of "
-                    f"{change.seen - change.since}) since input {change.since}, noticed at input {change.seen}: "
-                    f"{change.evidence:.3g} times likelier with a change than without"
+                    f"{change.seen - change.since}) since input {change.since}, detected at input {change.seen}: "
+                    f"the log is {change.evidence:.3g} times more likely with a change than without"
                 )
                 raised.append(Alarm("rate", name, text, change.since, change.seen, change.usual, change.share))
-        counts = self._counted(seen)
+        counts = self._counted(observed)
         self.total.add(counts)
         self.current.add(counts)
         self.alarms += raised
@@ -144,20 +144,20 @@ class Watch:
     def distances(self, counts: Counts) -> tuple[dict[str, float], dict[str, float]]:
         """Stability index and p-value of each histogram, by name."""
         psi, p_values = {}, {}
-        for name, known in self.known.items():
-            found = counts.bins.get(name)
-            if found is not None and found.sum():
-                weight = min(counts.inputs / found.sum(), self.reference.inputs / max(1, known.sum()))
-                psi[name] = stability_index(known, found)
-                p_values[name] = same_p_value(known, found, weight)
+        for name, expected in self.known.items():
+            counted = counts.bins.get(name)
+            if counted is not None and counted.sum():
+                weight = min(counts.inputs / counted.sum(), self.reference.inputs / max(1, expected.sum()))
+                psi[name] = stability_index(expected, counted)
+                p_values[name] = same_p_value(expected, counted, weight)
         return psi, p_values
 
-    def gained(self, name: str, found: np.ndarray) -> tuple[float, float, tuple[Any, ...]]:
-        """The bin or labels that gained most: share at calibration, share now, and bounds or labels."""
-        known = self.known[name]
-        p, q = known / known.sum(), found / found.sum()
+    def gained(self, name: str, counted: np.ndarray) -> tuple[float, float, tuple[Any, ...]]:
+        """The bin or labels that grew most: share at calibration, share now, and bounds or labels."""
+        expected = self.known[name]
+        p, q = expected / expected.sum(), counted / counted.sum()
         if name != LABELS:
-            place = moved_most(known, found)
+            place = moved_most(expected, counted)
             edges = [None, *self.reference.histograms[name].edges, None]
             return float(p[place]), float(q[place]), (edges[place], edges[place + 1])
         names = [*self._places, "(a label that calibration has not)"]
@@ -165,39 +165,41 @@ class Watch:
         place = int(order[0]) if order else 0
         return float(p[place]), float(q[place]), tuple(names[place] for place in order)
 
-    def _counted(self, seen: Observed) -> Counts:
-        bins = {name: binned(seen.scores[name], edges) for name, edges in self._edges.items() if name in seen.scores}
+    def _counted(self, observed: Observed) -> Counts:
+        scores = observed.scores
+        bins = {name: binned(scores[name], edges) for name, edges in self._edges.items() if name in scores}
         if LABELS in self.known:
             labels = np.zeros(len(self._places) + 1, np.int64)
-            for name, times in seen.labels.items():
-                labels[self._places.get(name, -1)] += times
+            for name, count in observed.labels.items():
+                labels[self._places.get(name, -1)] += count
             bins[LABELS] = labels
-        decided = Counter({name: int(found.sum()) for name, found in seen.decisions.items()})
-        return Counts(seen.inputs, bins, decided)
+        decided = Counter({name: int(flags.sum()) for name, flags in observed.decisions.items()})
+        return Counts(observed.inputs, bins, decided)
 
     def _alarm(self, kind: str, name: str, psi: float, counts: Counts, first: int) -> Alarm:
-        known, found, end = self.known[name], counts.bins[name], first + counts.inputs
-        before, after, what = self.gained(name, found)
+        expected, counted, end = self.known[name], counts.bins[name], first + counts.inputs
+        before, after, bins = self.gained(name, counted)
         where = f"PSI {psi:.3g} in inputs {first} to {end - 1}"
         if kind == "labels":
-            places = {label: self._places.get(label, -1) for label in what}
-            p, q = known / known.sum(), found / found.sum()
-            moves = [f"{label} {p[place]:.1%} → {q[place]:.1%}" for label, place in places.items()]
+            places = {label: self._places.get(label, -1) for label in bins}
+            p, q = expected / expected.sum(), counted / counted.sum()
+            names = {-1: "labels absent from calibration"}
+            moves = [f"{names.get(at, label)} {p[at]:.1%} → {q[at]:.1%}" for label, at in places.items()]
             text = f"labels: {where}; {', '.join(moves)}"
         else:
-            text = f"{name.replace('_', ' ')}: {where}; {bounds_text(*what)} {before:.1%} → {after:.1%} of the values"
-        return Alarm(kind, name, text, first, end, before, after, what)
+            text = f"{name.replace('_', ' ')}: {where}; {bounds_text(*bins)} {before:.1%} → {after:.1%} of the values"
+        return Alarm(kind, name, text, first, end, before, after, bins)
 
 
 def bounds_text(low: float | None, high: float | None) -> str:
-    """A bin in words."""
+    """The bounds of a bin, in words."""
     if low is None:
         return "all" if high is None else f"up to {high:.4g}"
     return f"above {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
 
 
 def check_limits(alpha: float, psi: float, window: int) -> None:
-    """Refuse limits out of range."""
+    """Raise ``InputError`` for limits out of range."""
     if not 0 < alpha < 1 or isinstance(alpha, bool):
         raise InputError(f"alpha is {cut(alpha)}; expected a number above 0 and below 1")
     if not 0 < psi < math.inf:

@@ -1,4 +1,4 @@
-"""``hydrant.drift``: logged predictions against the calibration examples."""
+"""``hydrant.drift``: comparison of logged predictions with the calibration examples."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .drift_statistics import rate_p_value
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What ``drift`` found.
+    """Result of ``drift``.
 
     Attributes:
-        inputs: predictions that were read.
-        failed: rows of inputs that could not be used, not counted otherwise.
+        inputs: number of predictions in the log.
+        failed: number of failed inputs, which are not counted otherwise.
         calibrated: number of calibration examples.
-        rates: of each decision, calibrated and found, with its tests.
-        histograms: of each score, and of the labels under ``"labels"``: stability index of the whole log and of the
-            window that is farthest, and what gained most.
-        windows: in order, the last thousand.
-        alarms: what changed.
-        alpha, psi, window: as they were asked for.
+        rates: rate of each decision at calibration and in the log, with its tests.
+        histograms: for each score, and for ``"labels"``: stability index of the whole log and of the farthest window,
+            and the bin or labels that grew most.
+        windows: the last thousand windows, in order.
+        alarms: the detected changes.
+        alpha, psi, window: the options of the call.
     """
 
     inputs: int
@@ -49,7 +49,7 @@ class DriftReport:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no alarm."""
+        """Return True without an alarm."""
         return not self.alarms
 
     def to_json(self) -> dict[str, Any]:
@@ -67,11 +67,11 @@ def drift(
     window: int = 1000,
     progress: Progress = no_progress,
 ) -> DriftReport:
-    """Tell whether logged predictions still look as the calibration examples of a bundle did, and what changed.
+    """Detect changes between logged predictions and a bundle's calibration examples.
 
-    The rates of abstention and of out-of-distribution flags come first: each is tested after every input, without an
-    alarm by watching alone, and once as a whole. The histograms of all scores and of the labels follow, window by
-    window. Statistics and their sources are in ``monitoring.drift_statistics``.
+    The rates of abstention and of out-of-distribution flags are tested after every input, and once over the whole log.
+    Repeated tests do not add false alarms. The histograms of all scores and of the labels are compared window by
+    window. ``monitoring.drift_statistics`` describes the statistics and their sources.
 
     Args:
         bundle: calibrated bundle folder. In Python also an open ``Bundle``.
@@ -84,8 +84,8 @@ def drift(
         progress: display.
 
     Raises:
-        InputError: an option out of range, a log that cannot be read, is of another model, or is no sample of the
-            traffic, or a bundle without a reference.
+        InputError: an option is out of range; the log is unreadable, from another model, or not a sample of the
+            traffic; or the bundle has no reference.
         BundleError: the bundle is missing, altered or malformed.
     """
     bundle = resolve(bundle)
@@ -99,12 +99,12 @@ def drift(
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
     for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
-        given, where = zip(*chunk, strict=True)
-        if names is None:
-            names = _names(given, reference, where)
-        watch.add(observed_rows(given, decided if names is None else names, where))  # until then texts without a span
+        predictions, where = zip(*chunk, strict=True)
+        if names is None:  # all texts so far have no span
+            names = _names(predictions, reference, where)
+        watch.add(observed_rows(predictions, decided if names is None else names, where))
     if not watch.total.inputs:
-        raise InputError(f"{source} holds no predictions; expected rows as `hydrant predict --output` writes them")
+        raise InputError(f"{source} contains no predictions; expected rows written by `hydrant predict --output`")
     if watch.current.inputs >= window / 2 or not watch.windows:
         watch.close_window()
     rates = {name: _rate(watch, name) for name in watch.rates}
@@ -123,7 +123,7 @@ def drift(
 
 
 def reference_of(bundle: Bundle) -> TrafficReference:
-    """The reference that calibration stored in a bundle."""
+    """The drift reference that calibration stored in a bundle."""
     reference = Calibration.of(bundle).reference
     if reference is None:
         raise InputError(f"bundle {bundle.path} has no record of its calibration examples; calibrate it again")
@@ -132,7 +132,7 @@ def reference_of(bundle: Bundle) -> TrafficReference:
 
 @dataclass(frozen=True)
 class Own:
-    """Task and labels of a bundle's own predictions; for token classification, types of spans."""
+    """Task and labels of a bundle's predictions; for token classification, types of spans."""
 
     task: TaskName
     labels: frozenset[str]
@@ -144,16 +144,16 @@ class Own:
         return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
 
     def check(self, row: Any, where: str) -> None:
-        """Refuse a row that is not one of all predictions of this bundle."""
+        """Raise ``InputError`` for a row that this bundle cannot have written, or for a log of some predictions."""
         if not isinstance(row, Mapping):
             raise InputError(f"{where} is {cut(row)}; expected a JSON object from `hydrant predict --output`")
-        if "why" in row:  # recorded by a server for being abstained from or flagged
-            raise InputError(f"{where} is an abstained or flagged input alone; give a log of all predictions")
+        if "why" in row:  # recorded by a server
+            raise InputError(f"{where} is from a log of abstained or flagged inputs; give a log of all predictions")
         if row.get("error") is not None:
             return
-        own, given = TASKS[self.task], [task for task in TASKS.values() if row.get(task.answer) is not None]
-        if given and own not in given:
-            raise InputError(f"{where} has {given[0].answer}; give a log of this bundle, which gives {own.gives}")
+        own, tasks = TASKS[self.task], [task for task in TASKS.values() if row.get(task.answer) is not None]
+        if tasks and own not in tasks:
+            raise InputError(f"{where} has {tasks[0].answer}; expected a log of this bundle, which gives {own.gives}")
         answer = row.get(own.answer)
         if answer is None or self.task == "score":
             return
@@ -162,12 +162,12 @@ class Own:
             raise InputError(f"{where} has {own.answer} {cut(answer)}; expected a list of JSON objects with a label")
         for label in (each["label"] for each in answer if "label" in each):
             if not isinstance(label, str) or label not in self.labels:
-                expected = f"give a log of this bundle, which gives {listing(sorted(self.labels))}"
-                raise InputError(f"{where} has the label {cut(label)}; {expected}")
+                labels = listing(sorted(self.labels))
+                raise InputError(f"{where} has the label {cut(label)}; expected a log of this bundle, with {labels}")
 
 
 def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Rows of a file of JSON lines, each with its place in words; empty lines are skipped."""
+    """Rows of a file of JSON lines, each with its place, such as "line 3 of log.jsonl"; empty lines are skipped."""
     try:
         with Path(path).open("rb") as file:
             yield from _checked(_lines(file, path), own)
@@ -191,23 +191,23 @@ def _checked(rows: Iterable[tuple[Any, str]], own: Own) -> Iterator[tuple[Mappin
 
 
 def _rate(watch: Watch, name: str) -> dict[str, Any]:
-    known, test = watch.reference.rates[name], watch.rates[name]
+    expected, test = watch.reference.rates[name], watch.rates[name]
     return {
-        "calibrated": {"share": known.share, "count": known.count, "n": known.n},
+        "calibrated": {"share": expected.share, "count": expected.count, "n": expected.n},
         "found": {"share": test.count / test.n if test.n else None, "count": test.count, "n": test.n},
-        "p_value": rate_p_value(test.count, test.n, known.count, known.n),
+        "p_value": rate_p_value(test.count, test.n, expected.count, expected.n),
         "evidence": test.evidence,
     }
 
 
 def _alarms_of_all(watch: Watch, rates: Mapping[str, Mapping[str, Any]]) -> Iterator[Alarm]:
-    """Alarms of rates that only the log as a whole shows."""
+    """Alarms of rates that changed only over the whole log."""
     raised = {alarm.name for alarm in watch.alarms if alarm.kind == "rate"}
     level = watch.alpha * FIXED / max(1, len(rates))
     for name, facts in rates.items():
         if name not in raised and facts["p_value"] <= level:
             before, after, n = facts["calibrated"]["share"], facts["found"]["share"], facts["found"]["n"]
-            text = f"{NAMES[name]} {before:.1%} → {after:.1%} in all {n} inputs (p = {facts['p_value']:.2g})"
+            text = f"{NAMES[name]} {before:.1%} → {after:.1%} over all {n} inputs (p = {facts['p_value']:.2g})"
             yield Alarm("rate", name, text, 0, n, before, after)
 
 
@@ -226,14 +226,14 @@ def _histogram(watch: Watch, name: str) -> dict[str, Any]:
 
 
 def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where: Iterable[str]) -> list[str] | None:
-    """Decisions and scores that a log gives, by its first row with any, among those of the reference."""
+    """Decisions and scores in the log's first usable row, limited to the reference's; ``None`` without such a row."""
     for row, place in zip(rows, where, strict=True):
         each = (row["spans"] or [None])[0] if isinstance(row.get("spans"), list) else row
         if row.get("error") is not None or each is None:
             continue
-        wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
-        names = [name for name in wanted if each.get(name) is not None]
+        expected = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
+        names = [name for name in expected if each.get(name) is not None]
         if not names:
-            raise InputError(f"{place} has none of {listing(wanted)}; expected rows of `hydrant predict --output`")
+            raise InputError(f"{place} has none of {listing(expected)}; expected rows of `hydrant predict --output`")
         return names
     return None

@@ -1,19 +1,18 @@
-"""Drift tests against the calibration examples: rates watched without end, and histograms window by window.
+"""Drift tests against the calibration examples: rates after every input, and histograms by window.
 
 *A rate of decisions.* A threshold at the order statistic of rank k of n calibration scores is exceeded by a fresh input
-with a probability that is itself random: Beta(c + 1, n − c), c = n − k of the examples lying beyond it (the same fact
-that gives the threshold its guarantee). So a stream like the examples is a Pólya urn that begins with that Beta: its
-law is known exactly, the finite n and the choice of the threshold on the same examples included.
+with a probability that is itself random: Beta(c + 1, n − c), where c = n − k examples lie beyond it. A stream like the
+examples is thus a Pólya urn that starts with this Beta. Its distribution is exact: it includes the finite n and the
+choice of the threshold on the same examples.
 
-:class:`RateTest` bets against the urn. It mixes every moment at which the rate may change with :data:`ODDS`, by which
-the odds are multiplied from then on (Shiryaev's mixture over change points; Shin, Ramdas & Rinaldo 2023). The mixture ÷
-the urn is a martingale that begins at 1, so that the probability of its *ever* reaching 1/α is at most α (Ville 1939;
-see Ramdas, Grünwald, Vovk & Shafer 2023): one may look after every input, for ever. :func:`rate_p_value` tests one
-fixed number of inputs.
+:class:`RateTest` bets against the urn. It mixes all possible times of a change with all :data:`ODDS`, the factors of
+the odds from then on (Shiryaev's mixture over change points; Shin, Ramdas & Rinaldo 2023). The mixture ÷ the urn is a
+martingale that starts at 1. It *ever* reaches 1/α with probability at most α (Ville 1939; see Ramdas, Grünwald, Vovk &
+Shafer 2023), so the test is valid after every input. :func:`rate_p_value` tests one fixed number of inputs.
 
-*A histogram.* The population stability index tells how far two histograms are apart, Σ (q − p) log (q / p); half an
-example is added to each bin of both. It grows with noise when inputs are few (Yurdakul & Naranjo 2020), so
-that Pearson's χ² of two samples says whether the distance is more than chance.
+*A histogram.* The population stability index measures the distance of two histograms, Σ (q − p) log (q / p); half an
+example is added to each bin of both. With few inputs it grows by noise alone (Yurdakul & Naranjo 2020), so Pearson's χ²
+of two samples tests the distance against chance.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from dataclasses import dataclass
 import numpy as np
 
 ODDS = (1 / 8, 1 / 4, 1 / 2, 2 / 3, 3 / 2, 2, 3, 5, 10, 30, 100)
-"""Factors by which the odds of a decision may change, each as likely as the others."""
+"""Equally likely factors of a change in the odds of a decision."""
 
 BLOCK = 128
-"""Inputs worked on at a time; fewer, where a product of so many ratios would overflow or vanish."""
+"""Number of inputs processed at a time; fewer if the product of their ratios would overflow or vanish."""
 
 SMALLEST = 1e-200
-"""Products of ratios are above it, and below its inverse."""
+"""Lower bound of products of ratios; its inverse is the upper bound."""
 
 FEW = 10
-"""Bins with fewer examples in both histograms together are pooled before χ² is taken."""
+"""Bins with fewer examples in both histograms together are pooled before χ²."""
 
 SMOOTHING = 0.5
-"""Examples added to each bin before the population stability index is taken."""
+"""Examples added to each bin before the population stability index."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a rate after ``since`` of the inputs seen: decisions since, the rate before, and the evidence."""
+    """A change of a rate after ``since`` of ``seen`` inputs: later decisions, earlier rate, and evidence."""
 
     since: int
     seen: int
@@ -56,27 +55,27 @@ class Change:
 
 
 class RateTest:
-    """Watches a stream of decisions for the first ``change`` of their rate: evidence of ``limit``, 1 ÷ level."""
+    """Sequential test for the first ``change`` of a rate of decisions; ``limit`` of the evidence is 1 ÷ level."""
 
     def __init__(self, count: int, n: int, level: float) -> None:
-        self._urn = np.array([count + 1, max(n - count, 1)], np.float64)  # decided, not
+        self._urn = np.array([count + 1, max(n - count, 1)], np.float64)  # decisions, others
         odds = np.array(ODDS) * self._urn[0] / self._urn[1]
         self._rates = odds / (1 + odds)  # [K] after a change
         self.limit = 1 / level
         self.count = self.n = 0
         self.change: Change | None = None
-        self._bets = np.zeros(len(ODDS))  # what each rate has won since any moment of change so far
-        self._sums = np.zeros(len(ODDS))  # log likelihood ratio of each rate since the beginning
-        self._lowest = np.zeros(len(ODDS))  # its least value so far, and where that was
+        self._bets = np.zeros(len(ODDS))  # gain of each rate, over all times of change so far
+        self._sums = np.zeros(len(ODDS))  # log likelihood ratio of each rate since the start
+        self._lowest = np.zeros(len(ODDS))  # lowest sum so far, and its place:
         self._began = np.zeros((len(ODDS), 2), np.int64)  # inputs, decisions
 
     @property
     def evidence(self) -> float:
-        """The bets' gain: how many times likelier the stream is with a change than without."""
+        """Likelihood ratio of the stream: with a change ÷ without."""
         return float(self._bets.sum() + _unbet(self.n)) if self.change is None else self.change.evidence
 
     def update(self, decided: np.ndarray) -> Change | None:
-        """Take further inputs, [N] bool in order, and tell of a change that they show for the first time."""
+        """Add further decisions, [N] bool in order, and return a change that they newly show."""
         before = self.change
         decided = np.asarray(decided, bool)
         for start in range(0, len(decided), BLOCK):
@@ -93,7 +92,7 @@ class RateTest:
         self.n += len(block)
 
     def _bet(self, decided: np.ndarray) -> bool:
-        """Bet on some inputs; ``False``, and nothing done, where they are too many for products of their ratios."""
+        """Bet on some inputs; return ``False`` without an effect if products of their ratios would overflow."""
         place = self.n + np.arange(len(decided))  # inputs before each
         counts = self.count + np.cumsum(decided)
         urn = (self._urn[0] + counts - decided) / (self._urn.sum() + place)  # [N] probability of a decision
@@ -108,8 +107,8 @@ class RateTest:
         bets = products * (self._bets + np.cumsum(begun[:, None] / earlier, axis=0))
         evidence = bets.sum(axis=1) + _unbet(place + 1)
         sums = self._sums + np.log(products)
-        found = np.flatnonzero(evidence >= self.limit)
-        end = int(found[0]) + 1 if len(found) else len(decided)
+        crossings = np.flatnonzero(evidence >= self.limit)
+        end = int(crossings[0]) + 1 if len(crossings) else len(decided)
         starts = np.vstack([self._sums, sums[: end - 1]])  # before each input
         lows = starts.argmin(axis=0)
         lower = starts.min(axis=0) < self._lowest
@@ -117,7 +116,7 @@ class RateTest:
         self._began[lower] = np.stack([self.n + lows, before[lows]], axis=1)[lower]
         self._lowest = np.minimum(self._lowest, starts.min(axis=0))
         self._bets, self._sums = bets[end - 1], sums[end - 1]
-        if len(found):
+        if len(crossings):
             since, count = map(int, self._began[int(np.argmax(self._bets))])
             seen = self.n + end
             usual = float((self._urn[0] + count) / (self._urn.sum() + since))
@@ -126,12 +125,12 @@ class RateTest:
 
 
 def _unbet(inputs: np.ndarray | int) -> np.ndarray:
-    """Share of the stake kept for changes after so many inputs: it falls so slowly that late ones cost little."""
+    """Share of the stake reserved for changes after so many inputs; slow decay makes late changes cheap."""
     return np.asarray(1 / (1 + np.log1p(inputs)))
 
 
 def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
-    """Probability of a count at least as extreme among n inputs like the calibration examples; two-sided."""
+    """Two-sided p-value of a count among n inputs like the calibration examples."""
     if n == 0:
         return 1.0
     a, b = known_count + 1.0, max(known_n - known_count, 1.0)
@@ -143,15 +142,15 @@ def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
     return float(min(1.0, 2 * min(mass[: count + 1].sum(), mass[count:].sum())))
 
 
-def stability_index(known: np.ndarray, found: np.ndarray) -> float:
-    """The population stability index of two histograms, [B] counts of the reference and [B] others."""
-    p, q = (_smoothed(counts) for counts in (known, found))
+def stability_index(expected: np.ndarray, counted: np.ndarray) -> float:
+    """The population stability index of two histograms: counts [B] of the reference and of the inputs."""
+    p, q = (_smoothed(counts) for counts in (expected, counted))
     return float(((q - p) * np.log(q / p)).sum())
 
 
-def moved_most(known: np.ndarray, found: np.ndarray) -> int:
-    """The bin that contributes most to the stability index of those that gained."""
-    p, q = (_smoothed(counts) for counts in (known, found))
+def moved_most(expected: np.ndarray, counted: np.ndarray) -> int:
+    """The bin with a grown share that contributes most to the stability index."""
+    p, q = (_smoothed(counts) for counts in (expected, counted))
     return int(np.argmax(np.where(q > p, (q - p) * np.log(q / p), 0.0)))
 
 
@@ -160,9 +159,9 @@ def _smoothed(counts: np.ndarray) -> np.ndarray:
     return shares
 
 
-def same_p_value(known: np.ndarray, found: np.ndarray, weight: float = 1.0) -> float:
-    """Probability of two histograms so far apart if both are of the same distribution: Pearson's χ² of two samples."""
-    pair = np.stack([known, found]).astype(np.float64)
+def same_p_value(expected: np.ndarray, counted: np.ndarray, weight: float = 1.0) -> float:
+    """p-value of two histograms having the same distribution: Pearson's χ² of two samples."""
+    pair = np.stack([expected, counted]).astype(np.float64)
     few = pair.sum(axis=0) < FEW
     pair = np.hstack([pair[:, ~few], pair[:, few].sum(axis=1, keepdims=True)])
     pair = pair[:, pair.sum(axis=0) > 0]
@@ -175,7 +174,7 @@ def same_p_value(known: np.ndarray, found: np.ndarray, weight: float = 1.0) -> f
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Probability that χ² with so many degrees of freedom is larger, by Γ's recurrence from one or two degrees on."""
+    """Probability of a larger χ² with this number of degrees of freedom, by the recurrence of Γ."""
     x = value / 2
     if x <= 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""Tasks: one file each, and a table of them."""
+"""Table of the tasks; each has its own module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMBER_OUTPUTS = frozenset(task.member_output for task in TASKS.values())
 
 
 def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
-    """The task of a graph by its outputs; ``tokens`` where its probabilities have an axis of tokens."""
+    """The task of a graph, from its outputs; ``tokens`` says that its probabilities have an axis of tokens."""
     if tokens:
         return TOKEN_CLASSIFICATION
     return next((task for task in (REGRESSION, MULTI_LABEL) if set(task.outputs) <= set(outputs)), CLASSIFICATION)

@@ -1,4 +1,4 @@
-"""Classification: one of C classes is right."""
+"""Classification: exactly one of C classes is correct."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class ClassificationMetrics(TaskMetrics):
         return {**self._means(counts), **self._selective(counts)}
 
     def notes(self) -> list[str]:
-        """Whether the labels seem to be in another order than the classes."""
+        """A note if the labels seem to be ordered differently from the classes."""
         return order_notes(self.examples.name, self.prediction.probabilities, self.labels, self.names)
 
     def decisions(self) -> dict[str, float]:
-        """Those of all tasks, and prediction sets."""
-        found, sets = super().decisions(), self.prediction.prediction_set
+        """Rates of all tasks, and coverage and size of prediction sets."""
+        rates, sets = super().decisions(), self.prediction.prediction_set
         if sets is not None:
-            found["set_coverage"] = float(sets[np.arange(len(self.labels)), self.labels].mean())
-            found["set_size"] = float(sets.sum(axis=1).mean())
-        return found
+            rates["set_coverage"] = float(sets[np.arange(len(self.labels)), self.labels].mean())
+            rates["set_size"] = float(sets.sum(axis=1).mean())
+        return rates
 
 
 def compare_classes(
@@ -54,7 +54,7 @@ def compare_classes(
 ) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``probabilities`` [N, C] and the scores [N].
 
-    Most tokens are certain: their scores below the tolerance count as equal.
+    For tokens, scores below the tolerance count as equal, since most tokens are certain.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     best = np.sort(p, axis=1)[:, -2:]

@@ -13,11 +13,11 @@ from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, judged_classes
 from ..metrics.labels import joint_losses, label_errors, label_f1, label_logit_scores
 from .task import Column, Task, TaskMetrics, share
 
-SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
+SOFTMAX = "needs a softmax over classes, but each label is decided independently"
 
 
 class LabelMetrics(TaskMetrics):
-    """Likelihood, F1, precision of the ranking, and calibration."""
+    """Likelihood, F1, average precision, and calibration."""
 
     def prepare(self) -> None:
         """Losses, and each label's ranking, sorted once."""
@@ -29,22 +29,22 @@ class LabelMetrics(TaskMetrics):
         self._precisions = {place: self._precision(place) for place in np.flatnonzero(self.labels.any(axis=0)).tolist()}
 
     def own(self, counts: np.ndarray) -> Draws:
-        """Metrics of resamples; a label that a resample lacks has no precision there."""
+        """Metrics of resamples; a label missing from a resample has no precision there."""
         drawn = counts.astype(np.float64) / counts.shape[1]
-        found = {name: drawn @ values for name, values in self._means.items()}
-        found |= label_f1(counts, self._assigned, self.labels)
-        found["mean_average_precision"] = np.full(len(counts), math.nan)
+        draws = {name: drawn @ values for name, values in self._means.items()}
+        draws |= label_f1(counts, self._assigned, self.labels)
+        draws["mean_average_precision"] = np.full(len(counts), math.nan)
         if self._precisions:
             each = np.stack([precision(counts) for precision in self._precisions.values()])
             with np.errstate(invalid="ignore"):
-                found["mean_average_precision"] = np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
+                draws["mean_average_precision"] = np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
         columns = zip(self._probabilities.T, self.labels.T, strict=True)
         errors = [np.abs(drawn @ calibration_gaps(values, having)).sum(axis=1) for values, having in columns]
-        found["label_ece"] = np.mean(errors, axis=0)
-        return found
+        draws["label_ece"] = np.mean(errors, axis=0)
+        return draws
 
     def decisions(self) -> dict[str, float]:
-        """Those of all tasks, and labels assigned."""
+        """Rates of all tasks, and the mean number of assigned labels."""
         return {**super().decisions(), "labels_assigned": float(self._assigned.sum(axis=1).mean())}
 
     def diversity(self) -> dict[str, float | None]:
@@ -73,7 +73,7 @@ class LabelMetrics(TaskMetrics):
         return tuple(rows)
 
     def _precision(self, place: int) -> Callable[[np.ndarray], np.ndarray]:
-        """Average precision of one label's probability, of resamples [R]."""
+        """Average precision of one label's probability in R resamples, [R]."""
         having, lacking = np.flatnonzero(self.labels[:, place]), np.flatnonzero(~self.labels[:, place])
         if not len(lacking):
             return lambda counts: np.ones(len(counts))
@@ -82,7 +82,7 @@ class LabelMetrics(TaskMetrics):
 
 
 def compare_labels(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
-    """Compare two backends' outputs: those of each label [N, C], and their sums [N]."""
+    """Compare two backends' outputs: each label's [N, C], and their sums [N]."""
     p, q = reference["probabilities"], tested["probabilities"]
     tied = np.abs(p - 0.5) <= tolerances.probability
     return judged_classes(reference, tested, tolerances, (p > 0.5) != (q > 0.5), tied, labels=p.shape[1])
@@ -117,11 +117,11 @@ MULTI_LABEL = Task(
     noise=("exact_match", "micro_f1", "nll", "label_ece"),
     wrong="wrong answers",
     heading="Labels",
-    hint="Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without.",
+    hint="A label is assigned above its calibrated threshold, or above 0.5 in an uncalibrated model.",
     logit_scores=label_logit_scores,
     lacks={
-        "max_probability": "ranks as max logit does",
+        "max_probability": "ranks the same as max logit",
         **dict.fromkeys(("gen", "vim"), SOFTMAX),
-        "relative_mahalanobis": "needs classes of which one is right: there is one Gaussian for all",
+        "relative_mahalanobis": "needs exclusive classes; here one Gaussian covers all examples",
     },
 )

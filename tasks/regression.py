@@ -1,6 +1,6 @@
 """Regression and relevance: one number, with a variance between the members.
 
-Backends' differences of scores, and of the root of the variance, are shares of the largest reference score, at least 1.
+Differences of scores and of the variance's root are relative to the largest reference score, at least 1.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .task import Column, ScoreActivation, Task, TaskMetrics, share
 if TYPE_CHECKING:
     from ..data.examples import Examples
 
-ONE_SCORE = "is of several classes' logits, and one score has none"
+ONE_SCORE = "needs the logits of several classes; this model has one score"
 
 
 Loss = Literal["cross-entropy", "squared error"]
 
 
 def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Loss:
-    """The loss for labels [N]: cross-entropy where all are 0 or 1 (relevance)."""
+    """The loss for labels [N]: cross-entropy if all are 0 or 1 (relevance), otherwise squared error."""
     if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
         far = labels[(labels < 0) | (labels > 1)][0]
         raise InputError(
-            f"data {source} have the label {far:g}, but this model's scores lie between 0 and 1; rescale it"
+            f"data {source} have the label {far:g}, but this model's scores lie between 0 and 1; rescale the labels"
         )
     return "cross-entropy" if is_binary(labels) else "squared error"
 
 
 def query_groups(examples: Examples) -> list[np.ndarray]:
-    """Places of each query's documents, where inputs are pairs of texts with the query first, and labels ≥ 0."""
+    """Places of each query's documents, if inputs are pairs of texts (query first) and labels are at least 0."""
     inputs, labels = examples.inputs, examples.labels
     if labels is None or not len(inputs) or not all(map(is_pair, inputs)) or (labels < 0).any():
         return []
@@ -57,7 +57,7 @@ class RegressionMetrics(TaskMetrics):
     """Errors, likelihood, intervals, and rankings."""
 
     def prepare(self) -> None:
-        """Errors, and what the calibration makes of the variance."""
+        """Errors, and the likelihood and intervals that the calibration allows."""
         prediction = self.prediction
         self._score = prediction.score.astype(np.float64)
         self.errors = self.labels - self._score
@@ -72,15 +72,15 @@ class RegressionMetrics(TaskMetrics):
     def own(self, counts: np.ndarray) -> Draws:
         """Metrics of resamples."""
         means = counts.astype(np.float64) @ self._columns / counts.shape[1]
-        found = dict(zip(self._names, means.T, strict=True))
-        found = {"rmse": np.sqrt(found.pop("mse")), **found}
+        draws = dict(zip(self._names, means.T, strict=True))
+        draws = {"rmse": np.sqrt(draws.pop("mse")), **draws}
         places = [np.repeat(np.arange(len(row)), row) for row in counts]
         pairs = {"correlation": (self._score, self.labels)}
         pairs |= {f"errors.{name}.spearman": (np.abs(self.errors), values) for name, values in self.scores.items()}
         for name, (a, b) in pairs.items():
             ranks = [rank_correlation(a[drawn], b[drawn]) for drawn in places]
-            found[name] = np.array([math.nan if rank is None else rank for rank in ranks])
-        return found
+            draws[name] = np.array([math.nan if rank is None else rank for rank in ranks])
+        return draws
 
     def by_query(self) -> Draws:
         """MRR@10 and nDCG@10 of each query."""
@@ -91,14 +91,14 @@ class RegressionMetrics(TaskMetrics):
         if self.caution:
             deviation = np.sqrt(self.prediction.score_variance.astype(np.float64))
             orders["_cautious"] = self._score - self.caution * deviation
-        found = {}
+        metrics = {}
         for suffix, order in orders.items():
-            found[f"mrr{suffix}"] = np.array([reciprocal_rank(order[each], labels[each]) for each in groups])
-            found[f"ndcg{suffix}"] = np.array([normalised_gain(order[each], labels[each]) for each in groups])
-        return found
+            metrics[f"mrr{suffix}"] = np.array([reciprocal_rank(order[each], labels[each]) for each in groups])
+            metrics[f"ndcg{suffix}"] = np.array([normalised_gain(order[each], labels[each]) for each in groups])
+        return metrics
 
     def error(self, answered: np.ndarray) -> dict[str, float]:
-        """RMSE of the answers that are given."""
+        """RMSE of the answered inputs."""
         return {"answered_rmse": rmse(self.errors[answered])}
 
     def diversity(self) -> dict[str, float | None]:
@@ -109,18 +109,18 @@ class RegressionMetrics(TaskMetrics):
 def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``score`` and ``score_variance`` [N]."""
     scale = max(1.0, float(np.abs(reference["score"]).max()))
-    sides = reference, tested
-    mine, its = ({**side, "score_variance": np.sqrt(side["score_variance"].astype(np.float64))} for side in sides)
+    both = reference, tested
+    expected, actual = ({**side, "score_variance": np.sqrt(side["score_variance"].astype(np.float64))} for side in both)
     limit = tolerances.probability
-    score, deviation = ((largest(mine, its, name) or 0.0) / scale for name in ("score", "score_variance"))
+    score, deviation = ((largest(expected, actual, name) or 0.0) / scale for name in ("score", "score_variance"))
     ranked = {"score": limit * scale, "score_variance": limit * scale, "distance": tolerances.distance}
     agreement: Agreement = {
-        "inputs": len(mine["score"]),
+        "inputs": len(expected["score"]),
         "scale": scale,
         "max_score_difference": score,
         "max_deviation_difference": deviation,
         "max_distance_difference": distance_difference(reference, tested),
-        "spearman": correlations(mine, its, ranked),
+        "spearman": correlations(expected, actual, ranked),
     }
     limits = [
         ("max |Δ score| ÷ scale", score, limit),
@@ -157,10 +157,10 @@ REGRESSION = Task(
     loss="rmse",
     query_groups=query_groups,
     heading="Scores",
-    hint="Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none.",
+    hint="Intervals, likelihood and decisions need a calibration; an uncalibrated model has none.",
     logit_scores=lambda _: {},
     lacks={
         **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
-        "relative_mahalanobis": "needs classes of which one is right: there is one Gaussian for all",
+        "relative_mahalanobis": "needs exclusive classes; here one Gaussian covers all examples",
     },
 )

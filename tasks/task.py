@@ -1,6 +1,6 @@
 """The definition of a task, and the metrics that all tasks share.
 
-A bundle's ``config.json`` and every graph (``hydrant.task``) name it; a bundle of hydrant 0.1, a classifier, does not.
+A bundle's ``config.json`` and every graph (``hydrant.task``) name the task; bundles of hydrant 0.1 are classifiers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 TaskName = Literal["classification", "score", "tokens", "multi_label"]
 
 ScoreActivation = Literal["identity", "sigmoid"]
-"""From the one logit to the score: nothing, or 1 / (1 + exp(−z))."""
+"""Function from the logit to the score: none, or 1 / (1 + exp(−z))."""
 
 PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
-"""Outputs [B, C]; of tokens [B, T, C]."""
+"""Outputs [B, C], or [B, T, C] for tokens."""
 
 DISTANCE = "distance"
-"""Output [B] of a graph of any task, once it was fitted."""
+"""Output [B] of a graph of any task, if the distance was fitted."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """How a metric is shown; ``better`` is ``"high"``, ``"low"`` or ``""``, ``scale`` a factor of the value shown."""
+    """Display of a metric; ``better`` is ``"high"``, ``"low"`` or ``""``, ``scale`` a factor of the displayed value."""
 
     title: str
     form: str = "{:.3f}"
@@ -45,36 +45,36 @@ class Column:
         return self.form.format(self.scale * value).replace("-", "−")
 
     def text(self, value: float | None) -> str:
-        """The value with its unit, or a dash where there is none."""
+        """The value with its unit, or a dash without a finite value."""
         return "–" if value is None or not math.isfinite(value) else self.number(value) + self.unit
 
 
 def share(title: str, form: str = "{:.1f}", better: str = "low", unit: str = " %") -> Column:
-    """A share, shown in percent."""
+    """Column of a share, shown in percent."""
     return Column(title, form, better, 100, unit)
 
 
 class TaskMetrics:
     """Metrics of one model, for its labelled and out-of-distribution examples or resamples of them.
 
-    ``seen`` and ``ood`` are an ``evaluation.observation.Observation`` each, ``caution`` the λ by which scores are also
-    ranked; ``wrong`` [N] bool is ``None`` for a regression.
+    ``labelled`` and ``ood`` are ``evaluation.observation.Observation`` objects. ``caution`` is the λ of the cautious
+    ranking. ``wrong`` [N] bool is ``None`` for a regression.
     """
 
     wrong: np.ndarray | None = None
 
     def __init__(
-        self, seen: Any, ood: Any, examples: Examples, names: Sequence[str], calibration: Any, caution: float = 0.0
+        self, labelled: Any, ood: Any, examples: Examples, names: Sequence[str], calibration: Any, caution: float = 0.0
     ) -> None:
-        self.seen, self.ood, self.examples, self.names = seen, ood, examples, names
+        self.labelled, self.ood, self.examples, self.names = labelled, ood, examples, names
         self.calibration, self.caution = calibration, caution
-        self.prediction, self.scores = seen.prediction, seen.scores()
+        self.prediction, self.scores = labelled.prediction, labelled.scores()
         self.labels: Any = examples.labels
         self.prepare()
         self.detection = self.detector()
 
     def prepare(self) -> None:
-        """Contributions of each example."""
+        """Compute the contributions of each example."""
         raise NotImplementedError
 
     def detector(self) -> ScoreDetection:
@@ -82,15 +82,15 @@ class TaskMetrics:
         return ScoreDetection(self.scores, {} if self.ood is None else self.ood.scores(), self.wrong)
 
     def own(self, counts: np.ndarray) -> Draws:
-        """The metrics of labelled examples, [R] each, from how often each of R resamples holds every one, [R, N]."""
+        """Metrics of labelled examples, [R] each, from the counts of examples in R resamples, [R, N]."""
         raise NotImplementedError
 
     def __call__(self, counts: np.ndarray, ood_counts: np.ndarray | None = None) -> Draws:
-        """All metrics that are drawn by examples; those of OOD examples need their counts [R, K] too."""
+        """All metrics that resample examples; OOD detection needs the counts of OOD examples [R, K] too."""
         return {**self.own(counts), **self.detection(counts, ood_counts)}
 
     def by_query(self) -> dict[str, np.ndarray]:
-        """Metrics of each query, [Q] each, which is drawn with all its documents."""
+        """Metrics of each query, [Q] each; queries are resampled with all their documents."""
         return {}
 
     def notes(self) -> list[str]:
@@ -99,37 +99,37 @@ class TaskMetrics:
 
     def decisions(self) -> dict[str, float]:
         """Rates of the calibrated decisions; empty for an uncalibrated model."""
-        found: dict[str, float] = {}
+        rates: dict[str, float] = {}
         abstains, flagged, ood_abstains, ood_flagged = (
             self.flags(name, ood) for ood in (False, True) for name in ("abstain", "out_of_distribution")
         )
         if abstains is not None:
-            found["coverage"] = float((~abstains).mean())
+            rates["coverage"] = float((~abstains).mean())
             if not abstains.all():
-                found |= self.error(~abstains)
+                rates |= self.error(~abstains)
             if ood_abstains is not None:
-                found["ood_abstained"] = float(ood_abstains.mean())
+                rates["ood_abstained"] = float(ood_abstains.mean())
         if flagged is not None:
-            found["false_positive_rate"] = float(flagged.mean())
+            rates["false_positive_rate"] = float(flagged.mean())
         if ood_flagged is not None:
-            found["true_positive_rate"] = float(ood_flagged.mean())
-        return found
+            rates["true_positive_rate"] = float(ood_flagged.mean())
+        return rates
 
     def flags(self, name: str, ood: bool) -> np.ndarray | None:
-        """One decision of every answer, bool; ``None`` where none was made."""
-        seen = self.ood if ood else self.seen
-        flags: np.ndarray | None = None if seen is None else getattr(seen.prediction, name)
+        """One decision of every answer, bool; ``None`` without a calibration."""
+        observation = self.ood if ood else self.labelled
+        flags: np.ndarray | None = None if observation is None else getattr(observation.prediction, name)
         return flags
 
     def error(self, answered: np.ndarray) -> dict[str, float]:
-        """The error of the answers that are given."""
+        """The error rate of the answered inputs."""
         return {} if self.wrong is None else {"risk": float(self.wrong[answered].mean())}
 
     def diversity(self) -> dict[str, float | None]:
         """Differences of the members, averaged over the labelled examples."""
-        divergence, pairs = self.seen.divergence, self.seen.pair_disagreement
+        divergence, pairs = self.labelled.divergence, self.labelled.pair_disagreement
         return {
-            "disagreement": float(self.seen.prediction.disagreement.mean()),
+            "disagreement": float(self.labelled.prediction.disagreement.mean()),
             "pair_disagreement": None if pairs is None else float(pairs.mean()),
             "divergence": None if divergence is None else float(divergence.mean()),
         }
@@ -141,22 +141,22 @@ class TaskMetrics:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what its graphs give, and how its models are compared, measured and shown.
+    """A task: outputs of its graphs, comparison of backends, metrics and their display.
 
     Attributes:
-        gives: what a model gives, for messages.
-        outputs: of every graph, float32: [B], but for those of :data:`PER_CLASS`; of tokens [B, T].
-        member_output: what the members say each for itself: [B, M, C], [B, M], or [B, M, T, C].
+        gives: output of a model, in words, for messages.
+        outputs: names of every graph's float32 outputs: [B], except :data:`PER_CLASS`; for tokens [B, T].
+        member_output: name of the members' separate outputs: [B, M, C], [B, M], or [B, M, T, C].
         answer: key of the answer in a row of predictions.
-        compare: outputs of the reference and of another backend → their agreement, and each gate.
-        columns: metric → how it is shown, under ``heading`` and ``hint``.
-        compared: metrics whose differences between models are reported, beside all of OOD detection.
-        noise: metrics that are reported of corrupted inputs; ``loss`` is the one whose rise is judged.
-        logit_scores: post-hoc scores of one model's logits [N, C]; ``lacks`` says which it has not, and why.
-        one_class: whether one class is right, so that classes have features of their own.
-        wrong: what a wrong answer is called; empty where an answer is not right or wrong.
-        unit: what decisions are about, where that is not inputs.
-        query_groups: places of each query's documents, where examples hold rankings.
+        compare: outputs of the reference and of another backend → their agreement and gates.
+        columns: metric → its display, under ``heading`` and ``hint``.
+        compared: metrics whose differences between models are reported, besides OOD detection.
+        noise: metrics reported for corrupted inputs; the rise of the metric ``loss`` is judged.
+        logit_scores: post-hoc scores from one model's logits [N, C]; ``lacks`` maps a missing score to the reason.
+        one_class: True if exactly one class is correct, so that each class has its own Gaussian.
+        wrong: name of wrong answers; empty for a regression.
+        unit: unit of the decisions, if not inputs.
+        query_groups: places of each query's documents, if the examples are rankings.
     """
 
     name: TaskName

@@ -1,7 +1,6 @@
-"""Token classification: a class for each token, read as words and the spans that they make up.
+"""Token classification: a class for each token; tokens form words, and words form spans.
 
-A span is as uncertain as its least certain word. Texts are resampled whole: words and spans of one text depend on each
-other.
+A span has the uncertainty of its least certain word. Texts are resampled whole, since their words are dependent.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from ..metrics.uncertainty import logit_scores
 from .classification import compare_classes
 from .task import Column, Task, TaskMetrics, share
 
-NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
+NO_VECTOR = "needs one vector per input; token classification has one per token"
 
 
-class FoundSpans:
-    """The S spans that a model finds in texts, their scores and indices of texts; ``kept`` [N] words count, or all."""
+class PredictedSpans:
+    """The S predicted spans of texts, with scores and text indices; ``mask`` [N] selects words (default: all)."""
 
-    def __init__(self, seen: Any, names: Any, kept: np.ndarray | None = None) -> None:
-        places = np.arange(len(seen.texts)) if kept is None else np.flatnonzero(kept)
-        self.prediction, self.word_texts = seen.prediction.take(places), seen.texts[places]
+    def __init__(self, observation: Any, names: Any, mask: np.ndarray | None = None) -> None:
+        places = np.arange(len(observation.texts)) if mask is None else np.flatnonzero(mask)
+        self.prediction, self.word_texts = observation.prediction.take(places), observation.texts[places]
         self.spans = spans_in(self.word_texts, [names[label] for label in self.prediction.label])
-        self.scores = span_scores(self.spans, {name: values[places] for name, values in seen.scores().items()})
+        self.scores = span_scores(self.spans, {name: each[places] for name, each in observation.scores().items()})
         self.texts = np.array([span.text for span in self.spans], np.int64)
 
     def flagged(self, name: str) -> np.ndarray | None:
-        """Which spans have a word that a decision flags, [S]; ``None`` without a decision, or without spans."""
+        """True for spans with a flagged word, [S] bool; ``None`` without a decision or without spans."""
         words = getattr(self.prediction, name)
         if words is None or not self.spans:
             return None
@@ -41,41 +40,42 @@ class FoundSpans:
 
 
 class TokenMetrics(TaskMetrics):
-    """Spans as seqeval counts them, tagged words, and detection of wrong spans."""
+    """Metrics of spans as in seqeval, of tagged words, and detection of wrong spans."""
 
     def prepare(self) -> None:
-        """Words that have a tag, and spans right, found and known, of each type, [N, 3, K]."""
-        inside = self.seen.words < self.labels.shape[1]
-        tags = np.where(inside, self.labels[self.seen.texts, np.where(inside, self.seen.words, 0)], IGNORED)
-        self._found = FoundSpans(self.seen, self.names, tags != IGNORED)
-        self._ood_found = None if self.ood is None else FoundSpans(self.ood, self.names)
-        self.scores = self._found.scores
-        labels, texts, size = tags[tags != IGNORED], self._found.word_texts, len(self.examples)
-        self._words = ClassMetrics(self._found.prediction.probabilities, labels, texts, size)
+        """Compute tagged words, and counts of correct, predicted and labelled spans by type, [N, 3, K]."""
+        inside = self.labelled.words < self.labels.shape[1]
+        words = np.where(inside, self.labelled.words, 0)
+        tags = np.where(inside, self.labels[self.labelled.texts, words], IGNORED)
+        self._spans = PredictedSpans(self.labelled, self.names, tags != IGNORED)
+        self._ood_spans = None if self.ood is None else PredictedSpans(self.ood, self.names)
+        self.scores = self._spans.scores
+        labels, texts, size = tags[tags != IGNORED], self._spans.word_texts, len(self.examples)
+        self._words = ClassMetrics(self._spans.prediction.probabilities, labels, texts, size)
         truth = spans_in(texts, [self.names[label] for label in labels])
-        known = set(truth)
-        self.wrong = np.array([span not in known for span in self._found.spans], bool)
+        labelled = set(truth)
+        self.wrong = np.array([span not in labelled for span in self._spans.spans], bool)
         self.types = sorted({kind for prefix, kind in map(split_tag, self.names) if prefix != "O"})
-        self._counts = span_counts(truth, self._found.spans, self.types, size)
+        self._counts = span_counts(truth, self._spans.spans, self.types, size)
 
     def detector(self) -> ScoreDetection:
-        """Detection of wrong spans and of those in out-of-distribution texts."""
-        ood = self._ood_found
+        """Detection of wrong spans and of spans in out-of-distribution texts."""
+        ood = self._ood_spans
         texts = None if ood is None else ood.texts
-        return ScoreDetection(self.scores, {} if ood is None else ood.scores, self.wrong, self._found.texts, texts)
+        return ScoreDetection(self.scores, {} if ood is None else ood.scores, self.wrong, self._spans.texts, texts)
 
     def own(self, counts: np.ndarray) -> Draws:
         """Metrics of resamples of the texts."""
         spans = np.tensordot(counts.astype(np.float64), self._counts, axes=1)  # [R, 3, K]
-        found = {**self._words(counts), **span_metrics(spans)}
+        draws = {**self._words(counts), **span_metrics(spans)}
         for place, kind in enumerate(self.types):
-            found[f"span_f1.{kind}"] = span_metrics(spans[:, :, place : place + 1])["span_f1"]
-        return found
+            draws[f"span_f1.{kind}"] = span_metrics(spans[:, :, place : place + 1])["span_f1"]
+        return draws
 
     def flags(self, name: str, ood: bool) -> np.ndarray | None:
         """One decision of every span."""
-        found = self._ood_found if ood else self._found
-        return None if found is None else found.flagged(name)
+        spans = self._ood_spans if ood else self._spans
+        return None if spans is None else spans.flagged(name)
 
 
 TOKEN_CLASSIFICATION = Task(
@@ -102,7 +102,7 @@ TOKEN_CLASSIFICATION = Task(
     wrong="wrong spans",
     unit="spans",
     heading="Spans and words",
-    hint="A span is right where its type and both ends are (seqeval); it is as uncertain as its least certain word.",
+    hint="A span is correct if its type and both ends are (seqeval). Its least certain word sets its uncertainty.",
     logit_scores=logit_scores,
     lacks=dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
 )

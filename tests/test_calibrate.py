@@ -181,7 +181,7 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
     [
         ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95"),
         ({}, {"flags": FalseAlarm(score="distance")}, "score distance"),
-        ({}, {"taps": "last"}, "taps 'last'"),
+        ({}, {"taps": "last"}, "taps is 'last'"),
         ({}, {"abstain": Risk(0.001)}, "risk at 0.001"),
     ],
 )

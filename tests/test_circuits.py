@@ -191,7 +191,11 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
     for objective in OBJECTIVES:
         values = evaluate(objective, found, *weights)
         for variant in range(2):
-            drawn = (found.losses[variant][inside], found.known[variant][inside], found.unknown[variant][outside])
+            drawn = (
+                found.losses[variant][inside],
+                found.entropies[variant][inside],
+                found.ood_entropies[variant][outside],
+            )
             assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
 
 
@@ -353,8 +357,8 @@ def test_members_keep_what_their_own_method_says(bert_checkpoint: Path, text_csv
     [
         ("taylor,random", "2 entries 'taylor,random' for 3 members"),
         ("taylor,magic,random", "'magic'"),
-        (["taylor", "random", Circuit(objective="nll", average=True)], "average is given with a method for each"),
-        (["random", Circuit(ood="a.csv"), Circuit(ood="b.csv")], "name different out-of-distribution data"),
+        (["taylor", "random", Circuit(objective="nll", average=True)], "average needs one method"),
+        (["random", Circuit(ood="a.csv"), Circuit(ood="b.csv")], "different out-of-distribution data"),
     ],
 )
 def test_wrong_mixes_are_refused(method: Any, message: str, bert_checkpoint: Path, text_csv: Path) -> None:
@@ -414,7 +418,7 @@ def test_circuits_that_lose_too_much_keep_more_or_fork_later(
     assert stricter.head_counts() == attempts[-1]["counts"] != first["counts"]
     losses = [100 * (one["single_accuracy"] - one["accuracy"]) for one in attempts]
     assert losses[-1] <= lost - 0.1 < min(losses[:-1])
-    assert f"circuits as asked for lost {lost:.1f} points of accuracy on 30 held-out examples" in caplog.text
+    assert f"circuits lost {lost:.1f} points of accuracy on 30 held-out examples" in caplog.text
 
 
 # Out-of-distribution inputs made of the data

@@ -182,7 +182,7 @@ def test_a_watch_is_quiet_on_like_traffic_and_says_what_changed_on_other() -> No
     assert score.after > score.before
     assert "above 0.75 25.0% →" in score.text
     assert labels.kind == "labels"
-    assert "a label that calibration has not" in labels.text
+    assert "labels absent from calibration" in labels.text
     assert watch.add(seen(rng, 5000, 0.2, 0.3, strange=500)) == [], "each is told once"
     assert [alarm.name for alarm in watch.alarms] == ["abstain", "predictive_entropy", "labels"]
 

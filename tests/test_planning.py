@@ -121,7 +121,7 @@ def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
         (float("nan"), "keep is 'nan'"),
         ("8", "keep is '8'"),
         ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
-        ([[1]], "1 entries; expected one list for each of the 2 members"),
+        ([[1]], "1 entries; expected 2 lists"),
     ],
 )
 def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
@@ -156,7 +156,7 @@ def test_a_member_takes_what_nobody_has() -> None:
     scores = np.array([[9.0, 8.0, 1.0], [5.0, 4.5, 3.0]])
     found = choose_apart([scores] * 4, [[1, 1]] * 4)
     assert found == [((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((1,), (1,))]  # lose 0, .5, 1 and 1.5
-    assert choose_apart([scores] * 2, [[1, 1]] * 2, found={1: ((0,), (0,))}) == [((0,), (1,)), ((0,), (0,))]
+    assert choose_apart([scores] * 2, [[1, 1]] * 2, fixed={1: ((0,), (0,))}) == [((0,), (1,)), ((0,), (0,))]
     apart = [scores, scores[:, ::-1]]
     assert choose_apart(apart, [[1, 1]] * 2) == [choose_heads(table, [1, 1]) for table in apart]
     assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "there is one set"

@@ -1,4 +1,4 @@
-"""Calibrating a bundle: the PyTorch reference runs on labelled data, and every graph gets the result."""
+"""Calibration of a bundle: runs the PyTorch reference on labelled data, and writes the result into every graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..features import (
     squared_of,
     unseen_classes,
 )
-from .fit import FITS, Request, Sample, found_spans
+from .fit import FITS, Request, Sample, predicted_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """What ``calibrate`` fitted and changed.
+    """Result of ``calibrate``.
 
     Attributes:
-        calibration: written to ``calibration.json``.
-        graphs: names of the graphs that now carry it.
-        outdated: names of the engines that were built from an earlier form of them.
-        notes: what to know of the data, such as that the bundle was tuned on them.
-        density: the distance of the bundle, fitted now or before; ``None`` without one.
+        calibration: content of ``calibration.json``.
+        graphs: names of the updated graphs.
+        outdated: names of engines built from earlier versions of these graphs.
+        notes: warnings about the data, such as that the bundle was tuned on them.
+        density: the bundle's distance, new or existing; ``None`` without one.
     """
 
     calibration: Calibration
@@ -59,10 +59,10 @@ class CalibrationReport:
     density: Density | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object: ``calibration.json`` and what it touched."""
-        touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
+        """The report as a JSON object: ``calibration.json``, and the updated graphs and outdated engines."""
+        files = {"graphs": self.graphs, "outdated_engines": self.outdated}
         distance = None if self.density is None else self.density.to_json()
-        return {**self.calibration.to_json(), **touched, "notes": self.notes, "distance": distance}
+        return {**self.calibration.to_json(), **files, "notes": self.notes, "distance": distance}
 
 
 def calibrate(
@@ -85,10 +85,9 @@ def calibrate(
 ) -> CalibrationReport:
     """Fit temperature (or intervals), thresholds and the distance, and write them into the bundle and its graphs.
 
-    Two questions get two answers: ``abstain`` stands on the confidence, unless another score ranks the model's errors
-    clearly better, ``flags`` on the one that finds what the model does not know. The float32 PyTorch reference runs; a
-    graph of lower precision follows it within its gates. All files change together or not at all. Engines keep the
-    graph that they were built from: build them again.
+    ``abstain`` uses the confidence, unless another score ranks wrong answers clearly better. ``flags`` uses the score
+    that detects OOD inputs best. Scores come from the float32 PyTorch reference; graphs of lower precision agree with
+    it within their gates. All files change together or not at all. Engines contain the earlier graph: rebuild them.
 
     Args:
         bundle: bundle folder. In Python also an open ``Bundle``.
@@ -109,7 +108,7 @@ def calibrate(
             the classes best, and random ones for the rest, if classes are few and in the members' last vectors.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
-        flags: what to call out of distribution: ``FalseAlarm(0.05)``.
+        flags: rule of OOD flags: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
         confidence: share of labels inside a regression model's intervals (default: 0.9).
         label_false_alarm: for multi-label: largest false-alarm rate of a label (default: each label's best F1).
@@ -119,11 +118,11 @@ def calibrate(
         progress: display.
 
     Raises:
-        InputError: unusable data or options, data that the bundle was tuned on, or examples too few for what is asked.
-        BackendError: the model gives values that are not finite.
+        InputError: data or options are unusable, the bundle was tuned on the data, or examples are too few.
+        BackendError: outputs of the model are not finite.
         MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
-        BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated, or an
-            engine of which nothing can be read.
+        BundleError: the bundle is missing, altered or malformed, a graph cannot be calibrated, or an engine cannot be
+            read.
     """
     for module in ("torch", "onnx"):
         require(module, "fuse", "calibrate a bundle")
@@ -139,73 +138,74 @@ def calibrate(
     FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
     graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
-    assert known.labels is not None  # read_examples asks for them
-    FITS[task].check_labels(known.labels, architecture.score_activation, known.source)
+    examples = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
+    assert examples.labels is not None  # read_examples requires them
+    FITS[task].check_labels(examples.labels, architecture.score_activation, examples.source)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    steps, given = ["calibrated"] + [FITTED] * (training is not None), {"data": known, "ood": ood}
-    notes = unseen_classes(bundle, training) + overlaps(bundle, "calibrating", given, steps, () if force else LEARNT)
-    notes += against_training(bundle, known, training, force)
+    steps, sources = ["calibrated"] + [FITTED] * (training is not None), {"data": examples, "ood": ood}
+    notes = unseen_classes(bundle, training)
+    notes += overlaps(bundle, "calibrating", sources, steps, () if force else LEARNT)
+    notes += against_training(bundle, examples, training, force)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     samples = partial(_word_samples, bundle.labels) if architecture.every_token else _samples
-    found, ood_found, density = samples(reference, known, ood, distances)
+    sample, ood_sample, density = samples(reference, examples, ood, distances)
     about = {
-        "data": known.name,
-        "examples": len(known),
+        "data": examples.name,
+        "examples": len(examples),
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
-        **fingerprints(architecture.modality, data=known, ood=ood),
+        **fingerprints(architecture.modality, data=examples, ood=ood),
     }
     request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
-    fitted = FITS[task].fit(found, ood_found, request)
-    notes += FITS[task].notes(found, request)
+    fitted = FITS[task].fit(sample, ood_sample, request)
+    notes += FITS[task].notes(sample, request)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
 def _samples(
-    reference: Reference, known: Examples, ood: Examples | None, distances: Distances
+    reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
-    """Outputs of the reference, and their distance, standardised if it was fitted now."""
-    logits, squared = reference.run(known, distances)
+    """Outputs of the reference with their distances, and the chosen distance."""
+    logits, squared = reference.run(examples, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
-    density, near, far = settled(distances, squared, ood_squared)
-    strange = None if ood_logits is None else Sample(ood_logits, distance=far)
-    return Sample(logits, known.labels, near), strange, density
+    density, id_distance, ood_distance = settled(distances, squared, ood_squared)
+    ood_sample = None if ood_logits is None else Sample(ood_logits, distance=ood_distance)
+    return Sample(logits, examples.labels, id_distance), ood_sample, density
 
 
 def _word_samples(
-    names: Sequence[str], reference: Reference, known: Examples, ood: Examples | None, distances: Distances
+    names: Sequence[str], reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
-    """The same for the words that have a tag, and all words of out-of-distribution texts."""
-    assert known.labels is not None  # read_examples asks for them
-    words, labels = reference.words(known, distances).tagged(known.labels)
+    """Outputs for tagged words, and for all words of OOD texts, as in :func:`_samples`."""
+    assert examples.labels is not None  # read_examples requires them
+    words, labels = reference.words(examples, distances).tagged(examples.labels)
     if not len(labels):
-        raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
+        raise InputError(f"no token of {examples.source} within the model's maximum length has a tag; give more data")
     ood_words = None if ood is None else reference.words(ood, distances)
     ood_squared = of_spans = None
     if ood_words is not None:
         ood_squared = squared_of(distances, ood_words.outputs)
-        if len(distances) > 1:  # one is chosen by the spans
+        if len(distances) > 1:  # the spans choose one
             of_spans = _largest(words, names), _largest(ood_words, names)
-    density, near, far = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
-    strange = None if ood_words is None else Sample(ood_words.outputs["logits"], None, far, ood_words.texts)
-    return Sample(words.outputs["logits"], labels, near, words.texts, len(known)), strange, density
+    density, id_distance, ood_distance = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
+    ood_sample = None if ood_words is None else Sample(ood_words.outputs["logits"], None, ood_distance, ood_words.texts)
+    return Sample(words.outputs["logits"], labels, id_distance, words.texts, len(examples)), ood_sample, density
 
 
 def _largest(words: WordOutputs, names: Sequence[str]) -> Reduced:
-    """Distances of words → the largest of each span that is found among them."""
+    """Function from distances of words to the largest distance of each predicted span."""
     scores = summarise(words.outputs["logits"], 1.0)
-    return lambda distance: found_spans({**scores, "distance": distance}, words.texts, names)[1]["distance"]
+    return lambda distance: predicted_spans({**scores, "distance": distance}, words.texts, names)[1]["distance"]
 
 
 def _changed(
     bundle: Bundle, graphs: Sequence[str], calibration: Calibration, density: Density | None, *, new: bool
 ) -> Bundle:
-    """The bundle with its calibration, distance and graphs replaced, all together."""
+    """The bundle after an atomic replacement of calibration, distance and graphs."""
     from ...export.exporter import GRAPHS, write_recalibrated
 
     try:
@@ -225,15 +225,15 @@ def _changed(
 
 
 def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
-    """The graph that each engine was built from, and its digest then."""
+    """Source graph of each engine, and the digest of the graph at that time."""
     from ...engines.metadata import engine_names, read_metadata
 
-    known = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
-    return {name: (facts.onnx, facts.onnx_sha256) for name, facts in known.items()}
+    engines = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
+    return {name: (facts.onnx, facts.onnx_sha256) for name, facts in engines.items()}
 
 
 def _outdated(bundle: Bundle, built_from: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Engines whose graph has changed since they were built."""
+    """Engines whose source graph has changed since."""
     from ...engines.metadata import graph_digest
 
     return [name for name, (graph, digest) in built_from.items() if graph_digest(bundle, graph) != digest]

@@ -1,6 +1,6 @@
 """Member logits → calibration, for each task: temperature, thresholds, and sets, intervals or labels.
 
-A model's span is wrong where the data have no span of its type with both its ends, and is as uncertain as its least
+A predicted span is wrong unless the data contain a span of the same type and ends. It has the uncertainty of its least
 certain word (``metrics.spans``).
 """
 
@@ -48,10 +48,10 @@ from .thresholds import (
     COVERED,
     Scores,
     abstention,
+    available,
     check_count,
     false_alarm_threshold,
     flag_threshold,
-    present,
     rank,
     traffic_reference,
     upper_bound,
@@ -60,12 +60,12 @@ from .thresholds import (
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Examples with a label, and without it, for a temperature of its own."""
+"""Lowest number of examples with a label, and without it, for a temperature of its own."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Member logits [N, M, C] of N inputs, or of words with the indices of their ``inputs`` texts [N]."""
+    """Member logits [N, M, C] of N inputs, or of N words with the indices ``texts`` [N] of their texts."""
 
     logits: np.ndarray
     labels: Any = None
@@ -74,13 +74,13 @@ class Sample:
     inputs: int = 0
 
     def with_distance(self, scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Scores, the distance among them where there is one."""
+        """Add the distance, if any, to scores."""
         return scores if self.distance is None else {**scores, "distance": self.distance}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to fit: targets, names of the classes, what the calibration records of its data, activation of a score."""
+    """Targets, class names, facts about the data to record, and the activation of a score."""
 
     targets: Targets
     names: Sequence[str] = ()
@@ -89,17 +89,17 @@ class Request:
     progress: Progress = no_progress
 
 
-def fit_classes(known: Sample, ood: Sample | None, request: Request) -> Calibration:
+def fit_classes(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
     """Temperature, thresholds and prediction sets of a classifier."""
-    temperature = fit_temperature(known.logits, known.labels, request.progress)
-    scores = _class_scores(known, temperature)
+    temperature = fit_temperature(sample.logits, sample.labels, request.progress)
+    scores = _class_scores(sample, temperature)
     predicted = scores["probabilities"].argmax(axis=1)
     ood_scores = None if ood is None else _class_scores(ood, temperature)
-    thresholds = _thresholds(scores, ood_scores, predicted != known.labels, request.targets)
-    fitted = {**request.about, **_before_and_after(known, scores, temperature)}
+    thresholds = _thresholds(scores, ood_scores, predicted != sample.labels, request.targets)
+    fitted = {**request.about, **_before_and_after(sample, scores, temperature)}
     counts = np.bincount(predicted, minlength=len(request.names)).tolist()
     reference = traffic_reference(scores, thresholds, dict(zip(request.names, counts, strict=True)))
-    sets = _sets(scores, known.labels, request.targets)
+    sets = _sets(scores, sample.labels, request.targets)
     return Calibration(temperature, thresholds, sets, fitted, reference=reference)
 
 
@@ -116,16 +116,16 @@ def _thresholds(scores: Scores, ood_scores: Scores | None, wrong: np.ndarray, ta
     }
 
 
-def _before_and_after(known: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
+def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
     return {
         name: {
             "temperature": each,
-            "nll": averaged_nll(known.logits, known.labels, each),
-            "ece": metrics.expected_calibration_error(found["probabilities"], known.labels),
-            "accuracy": metrics.accuracy(found["probabilities"], known.labels),
+            "nll": averaged_nll(sample.logits, sample.labels, each),
+            "ece": metrics.expected_calibration_error(outputs["probabilities"], sample.labels),
+            "accuracy": metrics.accuracy(outputs["probabilities"], sample.labels),
         }
-        for name, found, each in (
-            ("before", summarise(known.logits, 1.0), 1.0),
+        for name, outputs, each in (
+            ("before", summarise(sample.logits, 1.0), 1.0),
             ("after", scores, temperature),
         )
     }
@@ -142,39 +142,39 @@ def _sets(scores: Scores, labels: np.ndarray, targets: Targets) -> Conformal | N
     return Conformal(wanted.method, wanted.alpha, quantile, measured, len(labels))
 
 
-def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibration:
-    """The temperature of words, and thresholds on the spans that are found in them."""
-    temperature = fit_temperature(known.logits, known.labels, request.progress)
-    words = _class_scores(known, temperature)
-    spans, scores = found_spans(words, known.texts, request.names)
+def fit_spans(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """The temperature of words, and thresholds on the predicted spans."""
+    temperature = fit_temperature(sample.logits, sample.labels, request.progress)
+    words = _class_scores(sample, temperature)
+    spans, scores = predicted_spans(words, sample.texts, request.names)
     if not spans:
         raise InputError(
-            f"the model finds no span in the {len(known.labels)} words of {request.about['data']}; give more data"
+            f"the model predicts no span in the {len(sample.labels)} words of {request.about['data']}; give more data"
         )
     ood_scores = None
     if ood is not None:
-        strange, ood_scores = found_spans(_class_scores(ood, temperature), ood.texts, request.names)
-        if not strange:
+        ood_spans, ood_scores = predicted_spans(_class_scores(ood, temperature), ood.texts, request.names)
+        if not ood_spans:
             raise InputError(
-                f"the model finds no span in {request.about['ood']}, so nothing could be flagged; leave out ood (--ood)"
+                f"the model predicts no span in {request.about['ood']}, so there is nothing to flag; omit ood (--ood)"
             )
-    truth = set(spans_in(known.texts, [request.names[label] for label in known.labels]))
+    truth = set(spans_in(sample.texts, [request.names[label] for label in sample.labels]))
     wrong = np.array([span not in truth for span in spans])
     thresholds = _thresholds(scores, ood_scores, wrong, request.targets)
     fitted = {
         **request.about,
-        "words": len(known.labels),
+        "words": len(sample.labels),
         "spans": len(spans),
         "wrong_spans": int(wrong.sum()),
-        **_before_and_after(known, words, temperature),
+        **_before_and_after(sample, words, temperature),
     }
     kinds, texts = Counter(span.kind for span in spans), np.array([span.text for span in spans])
-    reference = traffic_reference(scores, thresholds, dict(sorted(kinds.items())), texts, known.inputs)
+    reference = traffic_reference(scores, thresholds, dict(sorted(kinds.items())), texts, sample.inputs)
     return Calibration(temperature, thresholds, None, fitted, reference=reference)
 
 
-def found_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple[list[Span], dict[str, np.ndarray]]:
-    """The spans that a model finds, their scores [S], and ``probabilities`` [S, C] of their least certain words."""
+def predicted_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple[list[Span], dict[str, np.ndarray]]:
+    """Predicted spans, their scores [S], and ``probabilities`` [S, C] of their least certain words."""
     probabilities = words["probabilities"]
     spans = spans_in(texts, [names[label] for label in probabilities.argmax(axis=1)])
     scores = span_scores(spans, {name: values for name, values in words.items() if values.ndim == 1})
@@ -182,23 +182,23 @@ def found_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple
     return spans, {**scores, "probabilities": probabilities[least]}
 
 
-def fit_labels(known: Sample, ood: Sample | None, request: Request) -> Calibration:
-    """A temperature and a threshold for each label, and thresholds of the input."""
-    temperatures, common = fit_temperatures(known.logits, known.labels, request.progress)
-    scores = known.with_distance(summarise_labels(known.logits, temperatures))
+def fit_labels(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """A temperature and a threshold for each label, and thresholds for inputs."""
+    temperatures, common = fit_temperatures(sample.logits, sample.labels, request.progress)
+    scores = sample.with_distance(summarise_labels(sample.logits, temperatures))
     probabilities, false_alarm = scores["probabilities"], request.targets.label_false_alarm
-    limits = _label_thresholds(probabilities, known.labels, false_alarm, request.names)
+    limits = _label_thresholds(probabilities, sample.labels, false_alarm, request.names)
     assigned = probabilities > np.asarray(limits, np.float32)
     ood_scores = None if ood is None else ood.with_distance(summarise_labels(ood.logits, temperatures))
-    thresholds = _thresholds(scores, ood_scores, (assigned != known.labels).any(axis=1), request.targets)
+    thresholds = _thresholds(scores, ood_scores, (assigned != sample.labels).any(axis=1), request.targets)
     fitted = {
         **request.about,
         "common_temperature": common,
-        "before": _label_quality(summarise_labels(known.logits, np.ones(1))["probabilities"], known.labels),
-        "after": _label_quality(probabilities, known.labels),
+        "before": _label_quality(summarise_labels(sample.logits, np.ones(1))["probabilities"], sample.labels),
+        "after": _label_quality(probabilities, sample.labels),
     }
     target = {"f1": 1.0} if false_alarm is None else {"false_alarm": false_alarm}
-    f1 = label_f1(np.ones((1, len(assigned)), np.int32), assigned, known.labels)
+    f1 = label_f1(np.ones((1, len(assigned)), np.int32), assigned, sample.labels)
     measured = {name: float(value[0]) for name, value in f1.items() if math.isfinite(value[0])}
     decisions = LabelDecisions(tuple(temperatures.tolist()), tuple(limits), target, measured, len(assigned))
     counts = dict(zip(request.names, assigned.sum(axis=0).tolist(), strict=True))
@@ -209,40 +209,40 @@ def fit_labels(known: Sample, ood: Sample | None, request: Request) -> Calibrati
 def fit_temperatures(
     member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress
 ) -> tuple[np.ndarray, float]:
-    """The temperature of each label, [C], or the common one for a label with too few examples, and the common one."""
+    """Temperatures [C] of labels, and the common temperature, used for labels with too few examples."""
     pairs = label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
     flat = pairs.transpose(0, 2, 1, 3).reshape(-1, members, 2)  # [N·C, M, 2]
     common = fit_temperature(flat, labels.reshape(-1).astype(np.int64), progress)
-    found = np.full(count, common)
+    temperatures = np.full(count, common)
     having = labels.sum(axis=0)
     for place in np.flatnonzero((having >= MIN_EXAMPLES) & (len(labels) - having >= MIN_EXAMPLES)):
         own = best_temperature(pairs[:, :, place], labels[:, place].astype(np.int64))
         if is_bounded(own):
-            found[place] = own
-    return found, common
+            temperatures[place] = own
+    return temperatures, common
 
 
 def _label_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, false_alarm: float | None, names: Sequence[str]
 ) -> list[float]:
-    """One for each label; a label that no example has, or every one, keeps :data:`UNFITTED`."""
-    found, unknown = [], []
+    """Thresholds of labels; :data:`UNFITTED` for a label that no example has, or every one."""
+    limits, unfitted = [], []
     for name, values, having in zip(names, probabilities.T, labels.T, strict=True):
         if false_alarm is not None:
-            check_count(int((~having).sum()), 1 - false_alarm, f"label {name!r}: share of examples without it")
-            found.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
+            check_count(int((~having).sum()), 1 - false_alarm, f"1 − false alarm on examples without label {name!r}")
+            limits.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
         elif having.any() and not having.all():
-            found.append(best_f1_threshold(values, having))
+            limits.append(best_f1_threshold(values, having))
         else:
-            unknown.append(name)
-            found.append(UNFITTED)
-    if unknown:
+            unfitted.append(name)
+            limits.append(UNFITTED)
+    if unfitted:
         log.warning(
-            "no example has, or every one has, %s: the threshold stays at %g; give examples of both kinds",
-            listing(unknown), UNFITTED,
+            "either all or no examples have the label %s: its threshold stays at %g; give examples with and without it",
+            listing(unfitted), UNFITTED,
         )  # fmt: skip
-    return found
+    return limits
 
 
 def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -252,18 +252,18 @@ def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, f
     }
 
 
-def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibration:
-    """Intervals, and thresholds on what a model of one output does not know.
+def fit_scores(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """Intervals and thresholds of a regression.
 
     Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the quantile is the order statistic
     ⌈(n + 1) · confidence⌉ of the validation errors ÷ √(variance + ε), with ε fitted on the same examples.
     """
-    scores, targets = _member_summary(known, request.activation), request.targets
+    scores, targets = _member_summary(sample, request.activation), request.targets
     mean, variance = scores["score"], scores["score_variance"]
-    for what, values in (("scores", mean), ("labels", known.labels)):
+    for name, values in (("scores", mean), ("labels", sample.labels)):
         if not (largest := float(np.abs(values).max())) <= 1e15:
-            raise InputError(f"the {what} reach {largest:.3g}; expected at most 1e+15; use labels in a larger unit")
-    errors = known.labels - mean.astype(np.float64)
+            raise InputError(f"the {name} reach {largest:.3g}; expected at most 1e+15; use labels in a larger unit")
+    errors = sample.labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
     ood_scores = None if ood is None else _member_summary(ood, request.activation)
     thresholds = {
@@ -276,7 +276,7 @@ def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibrati
         "nll": float(gaussian_nll(errors, variance, scale).mean()),
         "spearman": rank_correlation(np.abs(errors), variance),
     }
-    ends = _intervals(scores, known.labels, scale, request)
+    ends = _intervals(scores, sample.labels, scale, request)
     reference = traffic_reference(scores, thresholds, {})
     return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
 
@@ -290,12 +290,12 @@ def _member_summary(sample: Sample, activation: ScoreActivation) -> dict[str, np
 
 
 def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> Threshold:
-    """The threshold on the score that ranks the errors best, or on the one asked for."""
+    """The threshold on the requested score, or on the score that ranks the errors best."""
     abstain = targets.abstain
     names = [name for name in ("score_variance", "distance") if name in scores]
-    names = names if abstain.score == "auto" else [present(abstain.score, scores)]
-    found = {name: rank_correlation(np.abs(errors), scores[name]) for name in names}
-    ranks = {name: value for name, value in found.items() if value is not None}
+    names = names if abstain.score == "auto" else [available(abstain.score, scores)]
+    correlations = {name: rank_correlation(np.abs(errors), scores[name]) for name in names}
+    ranks = {name: value for name, value in correlations.items() if value is not None}
     best = max(ranks, key=lambda name: ranks[name]) if ranks else names[0]
     values = scores[best]
     limit = upper_bound(values, abstain.share, COVERED, float(values.max()))
@@ -309,7 +309,7 @@ def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Reques
     mean, variance = scores["score"], scores["score_variance"]
     confidence = request.targets.confidence or 0.9
     bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
-    check_count(len(labels), confidence, "intervals: confidence")
+    check_count(len(labels), confidence, "interval confidence")
     half = np.sqrt(variance + np.float32(scale.floor)).astype(np.float64)
     rounding = np.spacing(np.maximum(np.abs(mean), np.abs(labels)).astype(np.float32))  # of an interval's end
     ratios = np.sort((np.abs(labels - mean.astype(np.float64)) + rounding) / half)
@@ -321,19 +321,19 @@ def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Reques
     return Intervals(confidence, quantile, scale.floor, scale.factor, bounds, measured, len(labels))
 
 
-def _order_notes(known: Sample, request: Request) -> list[str]:
-    """Labels in another order than the classes."""
-    probabilities = summarise(known.logits, 1.0)["probabilities"]
-    return metrics.order_notes(request.about["data"], probabilities, known.labels, request.names)
+def _order_notes(sample: Sample, request: Request) -> list[str]:
+    """A note if the labels seem to be ordered differently from the classes."""
+    probabilities = summarise(sample.logits, 1.0)["probabilities"]
+    return metrics.order_notes(request.about["data"], probabilities, sample.labels, request.names)
 
 
-def _scale_notes(known: Sample, request: Request) -> list[str]:
-    """Labels on another scale than the scores: relevance beside logits."""
-    if request.activation != "identity" or not is_binary(known.labels):
+def _scale_notes(sample: Sample, request: Request) -> list[str]:
+    """A note if labels are 0 or 1 but scores are unbounded logits."""
+    if request.activation != "identity" or not is_binary(sample.labels):
         return []
     note = (
-        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not limited to that range: RMSE and "
-        "intervals measure distances from 0 and 1; `hydrant evaluate` reports ranking metrics"
+        f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range: RMSE and "
+        "intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate` instead"
     )
     log.warning("%s", note)
     return [note]
@@ -341,19 +341,21 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a task is calibrated, which of ``Targets.asked`` it can meet, the check of labels, and notes on them."""
+    """Calibration of a task: fit, supported ``Targets.special``, check of the labels, and notes on them."""
 
     fit: Callable[[Sample, Sample | None, Request], Calibration]
-    meets: tuple[str, ...]
+    supports: tuple[str, ...]
     check_labels: Callable[[np.ndarray, ScoreActivation, str], object] = lambda *_: None
     notes: Callable[[Sample, Request], list[str]] = lambda *_: []
 
     def check(self, task: TaskName, targets: Targets) -> None:
-        """Refuse targets that the task cannot meet, before long work."""
-        for name, option in targets.asked().items():
-            if name not in self.meets:
-                options = ", ".join(("coverage", "false alarm", *self.meets))
-                raise InputError(f"{name} ({option}) is not for {TASKS[task].gives}; expected {options}")
+        """Raise ``InputError`` for targets that the task does not support."""
+        for name, option in targets.special().items():
+            if name not in self.supports:
+                options = ", ".join(("coverage", "false alarm", *self.supports))
+                raise InputError(
+                    f"{name} ({option}) does not apply to models with {TASKS[task].gives}; expected {options}"
+                )
 
 
 FITS: dict[TaskName, Fit] = {

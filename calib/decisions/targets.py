@@ -1,4 +1,4 @@
-"""Calibration targets: one threshold to abstain by, a score that flags out-of-distribution inputs, and sets."""
+"""Calibration targets: abstention, out-of-distribution flags, prediction sets, intervals and labels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _check_score(score: str) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse what is not between 0 and 1."""
+    """Raise ``InputError`` for a value that is not between 0 and 1."""
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise InputError(f"{name} is {cut(value)}; expected a number above 0 and below 1")
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Abstain where the score is least certain, so that a given share of inputs is answered.
+    """Answer a share of the inputs, and abstain on the least certain ones.
 
     Attributes:
         share: share of inputs to answer; the others abstain.
@@ -42,12 +42,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Risk:
-    """Abstain so that at most a given share of the answers is wrong, with 95 % confidence.
+    """Abstain so that at most a share of the answers is wrong, with 95 % confidence.
 
     Attributes:
-        share: share of answers that may be wrong, with 95 % confidence; instead of a coverage.
-        score: score that abstention stands on, where auto is confidence (of labels each decided by itself, predictive
-            entropy), unless another one ranks wrong answers clearly better on the data.
+        share: largest share of wrong answers, with 95 % confidence; replaces a coverage.
+        score: score for abstention, as in ``Coverage``.
     """
 
     share: float
@@ -60,7 +59,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Conformal:
-    """Prediction sets that hold the label of a fresh input with probability at least 1 − α.
+    """Prediction sets that contain the label of a new input with probability at least 1 − α.
 
     Attributes:
         alpha: make prediction sets that miss at most this share of labels.
@@ -78,7 +77,7 @@ class Conformal:
 
 @dataclass(frozen=True)
 class FalseAlarm:
-    """Flag as out of distribution what scores beyond all but a share of in-distribution validation data.
+    """Flag inputs as out of distribution, with a bound on the false alarms.
 
     Attributes:
         share: largest share of in-distribution inputs flagged by mistake.
@@ -96,7 +95,7 @@ class FalseAlarm:
 
 @dataclass(frozen=True)
 class Targets:
-    """Calibration targets; ``None`` means no sets, the default confidence of intervals, and labels of the best F1."""
+    """Calibration targets; ``None`` means no sets, the default confidence of intervals, and labels of best F1."""
 
     abstain: Coverage | Risk = Coverage()
     flags: FalseAlarm = FalseAlarm()
@@ -109,12 +108,12 @@ class Targets:
             if (value := getattr(self, name)) is not None:
                 check_share(name, value)
 
-    def asked(self) -> dict[str, str]:
-        """The targets that not every task can meet, each with its option of the command line."""
-        given = {
+    def special(self) -> dict[str, str]:
+        """The requested targets that only some tasks support, with their command-line options."""
+        targets = {
             "risk": (isinstance(self.abstain, Risk), "--risk"),
             "sets": (self.sets is not None, "--conformal"),
             "confidence": (self.confidence is not None, "--confidence"),
             "label_false_alarm": (self.label_false_alarm is not None, "--label-false-alarm"),
         }
-        return {name: option for name, (is_given, option) in given.items() if is_given}
+        return {name: option for name, (requested, option) in targets.items() if requested}

@@ -1,7 +1,7 @@
-"""One temperature for all members, fitted on their average: pool, then calibrate (Rahaman & Thiery 2021).
+"""Temperature of the averaged members: pool, then calibrate (Rahaman & Thiery 2021).
 
-T minimises the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T). Calibrating members one by one
-and then averaging would leave the average underconfident.
+T minimises the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T). The average of separately calibrated
+members would be underconfident.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ log = logging.getLogger(__name__)
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 
 MARGIN = 1.25
-"""A temperature within this factor of either end is one that the examples do not bound."""
+"""The examples do not bound a temperature within this factor of either end."""
 
 STEPS = 25
-"""Temperatures of the first, coarse search, evenly spaced in log T."""
+"""Number of temperatures in the coarse search, evenly spaced in log T."""
 
 
 def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
-    """The temperature of least negative log-likelihood, rounded to six digits."""
+    """The temperature of lowest negative log-likelihood, rounded to six digits; logs a warning if unbounded."""
     temperature = best_temperature(member_logits, labels, progress)
     if not is_bounded(temperature):
-        reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
+        reason = "(nearly) all answers are correct" if temperature < 1 else "the answers are no better than chance"
         log.warning(
-            "the temperature %g lies at the end of the search (%g to %g), since on these examples %s; probabilities "
-            "and thresholds fitted on them say little about others: fit on more and harder ones",
+            "the temperature %g is at the end of the search range (%g to %g), since on these examples %s; the fitted "
+            "probabilities and thresholds are unreliable: calibrate on more and harder examples",
             temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, reason,
         )  # fmt: skip
     return temperature
 
 
 def best_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
-    """The same by a grid over log T and a golden-section search, without a warning."""
+    """The temperature of :func:`fit_temperature` without a warning: grid over log T, then golden-section search."""
     grid = np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), STEPS)
     losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
     best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
-    found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
-    return float(f"{math.exp(found):.6g}")
+    best_log = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
+    return float(f"{math.exp(best_log):.6g}")
 
 
 def is_bounded(temperature: float) -> bool:
-    """Whether the examples bound a temperature."""
+    """Return True if the examples bound a temperature."""
     return MIN_TEMPERATURE * MARGIN < temperature < MAX_TEMPERATURE / MARGIN
 
 
 def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
-    """Mean −log p̄(label), nats, of the members' averaged probabilities; computed in logarithms, so never infinite."""
+    """Mean −log p̄(label), nats, of the members' averaged probabilities; finite, since computed in logarithms."""
     total = 0.0
     for part in blocks(member_logits):
         scaled = member_logits[part].astype(np.float64) / temperature  # [n, M, C]
@@ -66,7 +66,7 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
 
 
 def _golden(function: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a function with one valley in [low, high], by golden-section search."""
+    """The minimum of a unimodal function in [low, high], by golden-section search."""
     ratio = (math.sqrt(5) - 1) / 2
     inner = [high - ratio * (high - low), low + ratio * (high - low)]
     values = [function(at) for at in inner]

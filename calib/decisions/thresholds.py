@@ -1,8 +1,8 @@
 """Thresholds on an uncertainty score, and the rates and histograms of the examples under them.
 
-Scores are turned so that higher means less certain; an input is uncertain when its score is *above* the threshold.
-The guarantees hold for fresh inputs exchangeable with the examples, and for a temperature that was fixed
-beforehand; one that was fitted on the same examples is a single number, and moves them by little.
+Scores are oriented so that higher means less certain; an input is uncertain if its score is *above* the threshold.
+The guarantees hold for new inputs exchangeable with the examples and for a fixed temperature. A temperature fitted on
+the same examples is a single number and hardly affects them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ...metrics.uncertainty import uncertainty
 from .targets import Coverage, FalseAlarm, Risk
 
 Scores = Mapping[str, np.ndarray]
-"""Scores [N] of inputs, labels or spans by the names of ``SIDES``, and their ``probabilities`` [N, C]."""
+"""Scores [N] of inputs, labels or spans by name, and their ``probabilities`` [N, C]."""
 
 DELTA = 0.05
-"""A bound on the selective risk may fail with this probability."""
+"""Probability that a bound on the selective risk fails."""
 
 COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
-"""What messages call the levels of the two thresholds."""
+"""Names of the two thresholds' levels in messages."""
 
 BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1), or C · log 2 for several labels."""
+"""Scores between 0 and log C (or 1); C · log 2 for multi-label models."""
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Shares of examples below the edges of a histogram, from the most certain on: deciles, and the uncertain end finer."""
+"""Shares of examples below the edges of a histogram, most certain first: deciles, finer at the uncertain end."""
 
 RESOLUTION = 1e-4
-"""Least width of a bin, beyond 1 relative to the value, since backends round differently; of a score in units of its
-own relative to the spread of its values, too."""
+"""Lowest width of a bin, relative for values above 1, since backends round differently. For scores with own units it is
+relative to the spread of the values too."""
 
 
 def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
-    """The threshold beyond which an answer is not given; ``wrong`` [N] bool says which answers are."""
+    """The threshold beyond which the model abstains; ``wrong`` [N] bool marks wrong answers."""
     name, areas = _ranking_score(abstain.score, scores, wrong)
     turned, highest = uncertainty(scores, name), _highest(name, scores)
     target: dict[str, float]
@@ -55,22 +55,22 @@ def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> T
     return Threshold(name, -limit if name == "confidence" else limit, target, {**measured, **areas}, len(wrong))
 
 
-def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
-    """The score to abstain by, and its AUROC for wrong answers; the usual score unless another is clearly better."""
+def _ranking_score(score: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
+    """The score for abstention, and its AUROC for wrong answers; auto: the usual score unless another is better."""
     usual = "confidence" if "confidence" in scores else "predictive_entropy"
     if not wrong.any() or wrong.all():
-        return present(usual if asked == "auto" else asked, scores), {}
+        return available(usual if score == "auto" else score, scores), {}
     turned = {name: uncertainty(scores, name) for name in SIDES if name in scores}
     ranked = {name: (values[~wrong], values[wrong]) for name, values in turned.items()}
-    name = _clearly_best(ranked, usual) if asked == "auto" else present(asked, scores)
+    name = _clearly_best(ranked, usual) if score == "auto" else available(score, scores)
     return name, {"auroc": auroc(*ranked[name])}
 
 
 def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
-    """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
+    """The score of highest AUROC among those significantly better than the usual score, or the usual score.
 
-    Differences are taken as normal, at a level of 5 % with Bonferroni's correction; with fewer than 10 wrong or right
-    answers they are far from normal.
+    Differences are assumed normal, at a level of 5 % with Bonferroni's correction. Below 10 wrong or 10 correct answers
+    they are far from normal, and the usual score stays.
     """
     if min(map(len, ranked[usual])) < 10 or len(ranked) == 1:
         return usual
@@ -84,10 +84,10 @@ def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
 
 
 def flag_threshold(scores: Scores, ood_scores: Scores | None, flags: FalseAlarm) -> Threshold:
-    """The threshold beyond which an input is called out of distribution; OOD examples choose the score only."""
+    """The threshold beyond which an input is flagged as OOD; OOD examples only choose the score."""
     names = [name for name in SIDES if name in scores]
     if flags.score != "auto":
-        names = [present(flags.score, scores)]
+        names = [available(flags.score, scores)]
     elif ood_scores is None:
         names = [next(name for name in ("distance", "energy", "score_variance") if name in scores)]
     areas = {} if ood_scores is None else {
@@ -104,26 +104,26 @@ def flag_threshold(scores: Scores, ood_scores: Scores | None, flags: FalseAlarm)
     return Threshold(name, limit, {"false_alarm": flags.share}, measured, len(turned))
 
 
-def present(score: str, scores: Scores) -> str:
-    """The score itself, if the model gives it."""
+def available(score: str, scores: Scores) -> str:
+    """The score itself; raises ``InputError`` if the model lacks it."""
     if score not in scores:
-        fit = "fit it with training data (fit=…, --fit), or " if score == "distance" else ""
-        raise InputError(f"the score {score} was asked for, but this bundle has none; {fit}choose another")
+        fit = "fit it on training data (fit=…, --fit), or " if score == "distance" else ""
+        raise InputError(f"this bundle has no score {score}; {fit}choose another score")
     return score
 
 
 def _highest(score: str, scores: Scores) -> float:
-    """The least certain value a turned score can take; of an unbounded one the largest of the examples."""
+    """The highest possible value of an oriented score; for unbounded scores, the highest of the examples."""
     if score not in BOUNDED:
         return float(uncertainty(scores, score).max())
     count = scores["probabilities"].shape[1]
-    if "confidence" not in scores:  # several labels
+    if "confidence" not in scores:  # multi-label
         return count * math.log(2)
     return 0.0 if score == "confidence" else math.log(count)
 
 
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
-    """The threshold above which a fresh in-distribution input lies with probability at most ``share``.
+    """The threshold that a new in-distribution input exceeds with probability at most ``share``.
 
     The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores: a conformal anomaly test (Laxhammar & Falkman 2010).
     """
@@ -131,11 +131,10 @@ def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> flo
 
 
 def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: float) -> float:
-    """The highest threshold found whose answered inputs are wrong with probability at most ``risk``.
+    """The highest threshold in a search whose answers are wrong with probability at most ``risk``.
 
-    Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over thresholds, each judged by the
-    exact binomial bound at a confidence that allows for all steps; together they hold with probability
-    1 − :data:`DELTA`.
+    Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over thresholds, each tested by the exact
+    binomial bound. The confidence allows for all steps, which together hold with probability 1 − :data:`DELTA`.
     """
     order = np.argsort(scores, kind="stable")
     ordered, errors = scores[order], np.cumsum(wrong[order])
@@ -145,7 +144,7 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
         if low > high:
             break
         middle = (low + high) // 2
-        last = int(np.searchsorted(ordered, ordered[middle], side="right")) - 1  # with all that tie
+        last = int(np.searchsorted(ordered, ordered[middle], side="right")) - 1  # with all ties
         if binomial_bound(int(errors[last]), last + 1, DELTA / steps) <= risk:
             best, low = max(best, last), last + 1
         else:
@@ -153,19 +152,19 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
     if best < 0:
         raise InputError(
             f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence on {len(scores)} "
-            f"examples, {int(errors[-1])} of them wrong; give more examples or a higher --risk"
+            f"examples with {int(errors[-1])} wrong answers; give more examples or a higher --risk"
         )
     return gap(ordered, best, limit)
 
 
 def binomial_bound(errors: int, count: int, delta: float) -> float:
-    """Upper end of the Clopper–Pearson interval: the error rate at which so few errors have probability ``delta``."""
+    """Upper end of the Clopper–Pearson interval: the error rate with P(at most ``errors``) = ``delta``."""
     stats = require("scipy.stats", "report", "bound the selective risk")
     return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
 
 
 def rank(count: int, level: float) -> int:
-    """ceil((n + 1) · level), where rounding of the product does not count.
+    """ceil((n + 1) · level), without errors by rounding of the product.
 
     >>> rank(9, 0.9), rank(99, 0.95), rank(100, 0.95)
     (9, 95, 96)
@@ -173,29 +172,29 @@ def rank(count: int, level: float) -> int:
     return math.ceil((count + 1) * level - 1e-9)
 
 
-def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> float:
-    """A number that a fresh, exchangeable value does not exceed with probability at least ``level``.
+def upper_bound(values: np.ndarray, level: float, name: str, limit: float) -> float:
+    """A bound that a new, exchangeable value does not exceed with probability at least ``level``.
 
-    It lies half way to the next larger value, so that a backend that rounds differently decides the same.
+    It lies half way to the next larger value, so that backends that round differently decide alike.
     """
-    check_count(len(values), level, what)
+    check_count(len(values), level, name)
     return gap(np.sort(values), rank(len(values), level) - 1, limit)
 
 
-def check_count(count: int, level: float, what: str) -> None:
-    """Refuse a level that so few examples cannot show; may be asked before long work."""
+def check_count(count: int, level: float, name: str) -> None:
+    """Raise ``InputError`` if there are too few examples for a level."""
     if rank(count, level) > count:
         needed = math.ceil(level / (1 - level) - 1e-9)
-        raise InputError(f"{what} of {level:g} needs at least {needed} examples; found {count}")
+        raise InputError(f"{name} of {level:g} needs at least {needed} examples, but there are {count}; give more")
 
 
 def gap(ordered: np.ndarray, index: int, limit: float) -> float:
-    """A float32 number t with ``ordered[index]`` ≤ t < the next larger value, half way where there is room."""
+    """A float32 number t with ``ordered[index]`` ≤ t < the next larger value, half way if float32 allows."""
     low = ordered[index]
     above = ordered[np.searchsorted(ordered, low, side="right") :]
     high = above[0] if len(above) else np.float32(max(limit, low))
     middle = np.float32((float(low) + float(high)) / 2)
-    return float(str(middle if low <= middle < high else low))  # the shortest decimal that names it
+    return float(str(middle if low <= middle < high else low))  # shortest decimal of this float32
 
 
 def traffic_reference(
@@ -205,9 +204,9 @@ def traffic_reference(
     texts: np.ndarray | None = None,
     inputs: int | None = None,
 ) -> TrafficReference:
-    """Drift reference of inputs, or of spans with the index of each one's text [N]; ``labels`` by how often predicted.
+    """Drift reference of inputs, or of spans with their text indices ``texts`` [N]; ``labels`` counts predictions.
 
-    A text of the ``inputs`` counts as flagged where one of its spans is.
+    A text is flagged if one of its spans is.
     """
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts
@@ -219,26 +218,26 @@ def traffic_reference(
 
 
 def beyond(scores: Scores, threshold: Threshold) -> np.ndarray:
-    """Which examples lie on the uncertain side, [N] bool, compared in float32."""
+    """True for examples on the uncertain side of a threshold, [N] bool, compared in float32."""
     values, limit = scores[threshold.score], np.float32(threshold.value)
-    found: np.ndarray = values < limit if threshold.side == "below" else values > limit
-    return found
+    uncertain: np.ndarray = values < limit if threshold.side == "below" else values > limit
+    return uncertain
 
 
 def _histograms(scores: Scores) -> dict[str, Histogram]:
-    found = {}
+    histograms = {}
     for name, values in scores.items():
         if values.ndim == 1 and len(values):
             own_units = name in ("score", "score_variance")
             edges = bin_edges(uncertainty(scores, name), turned=SIDES.get(name) == "below", own_units=own_units)
-            found[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
-    return found
+            histograms[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
+    return histograms
 
 
 def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:
-    """Ascending edges of a histogram of values [N] float32 at :data:`LEVELS`, or between all of few distinct values.
+    """Ascending edges of a histogram of values [N] float32: at :data:`LEVELS`, or between few distinct values.
 
-    Each lies between two values, where rounding moves none across.
+    Each edge lies between two values, so that rounding moves no value across.
     """
     ordered = np.sort(values)
     distinct = np.unique(ordered)
@@ -248,17 +247,17 @@ def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = Fal
         lows = np.array([int(level * len(ordered)) - 1 for level in LEVELS])
     least, most = float(ordered[0]), float(ordered[-1])
     edges = {gap(ordered, int(low), most) for low in lows if ordered[low] < most}
-    if turned:  # an edge belongs to the bin of the larger scores: half way alone, not at the value below it
+    if turned:  # an edge belongs to the bin of larger scores: it must not equal a value
         edges = {edge for edge in edges if np.float32(edge) not in distinct}
-    kept = _apart(edges, least, most, min(1.0, most - least) if own_units else 1.0)
-    return sorted(-edge for edge in kept) if turned else sorted(kept)
+    spaced = _apart(edges, least, most, min(1.0, most - least) if own_units else 1.0)
+    return sorted(-edge for edge in spaced) if turned else sorted(spaced)
 
 
 def _apart(edges: Iterable[float], least: float, most: float, unit: float) -> list[float]:
-    """Edges that are :data:`RESOLUTION` apart, and from the ends; the most uncertain stay first."""
-    kept: list[float] = []
+    """Edges at least :data:`RESOLUTION` from each other and from the ends; the most uncertain have priority."""
+    spaced: list[float] = []
     for edge in sorted(edges, reverse=True):
         step = RESOLUTION * max(unit, abs(edge))
-        if min(kept[-1] - edge if kept else math.inf, edge - least, most - edge) >= step:
-            kept.append(edge)
-    return kept
+        if min(spaced[-1] - edge if spaced else math.inf, edge - least, most - edge) >= step:
+            spaced.append(edge)
+    return spaced

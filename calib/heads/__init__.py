@@ -1,1 +1,1 @@
-"""Which heads each member keeps: Taylor importance, circuits, budgets, plans."""
+"""Head plans: Taylor importance, circuits, random heads, and budgets."""

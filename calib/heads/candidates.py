@@ -1,8 +1,8 @@
-"""Plans that fit a budget of operations: where members fork, and how many heads they keep from there on.
+"""Candidate plans within a budget of operations: forks, and numbers of heads above them.
 
-A plan *forks* at the first layer where its members differ; below, one trunk keeps every head and runs once. Above every
-fork heads are spread in two ways: as many in each layer (uniform), or by importance (ranked). Of each way the largest
-plan whose estimated cost fits is tried and three smaller ones, since members with almost all heads agree too much.
+A plan *forks* at the first layer where its members differ; the trunk below keeps every head and runs once. Above a fork
+heads are distributed in two ways: equally over layers (uniform), or by importance (ranked). For each way the largest
+plan within the budget and three smaller plans are tried, since members with almost all heads agree too much.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ...models.plan_cost import cost_of
 from .selection import choose_apart, choose_heads
 
 SHARES = 1.0, 0.75, 0.5, 0.25
-"""Of the plans of one fork that fit, smallest first: which are tried."""
+"""Positions of the tried plans among all plans of one fork within the budget, smallest first."""
 
 Search = Callable[[Sequence[int]], tuple[Keep, ...]]
-"""From head counts [L] to the heads of each member."""
+"""Function from head counts [L] to the heads of each member."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan: its fork, heads that each member keeps by layer, which ones, and its operations ÷ the single model's."""
+    """A plan: its fork, head counts by layer, heads of each member, and operations ÷ the single model's operations."""
 
     fork: int
     counts: tuple[int, ...]
@@ -47,7 +47,7 @@ def unpruned(architecture: Architecture) -> Candidate:
 def check_reachable(
     architecture: Architecture, members: int, budget: float, *, forks: Iterable[int], sequence: int | None
 ) -> None:
-    """Refuse a budget below the cost of every plan, before any long work."""
+    """Raise ``InputError`` for a budget below the cost of every plan."""
     one_apart = np.zeros(members, np.int64)
     one_apart[0] = architecture.heads - 1
     cheapest = _cheapest(architecture, one_apart, forks, sequence)
@@ -61,14 +61,15 @@ def check_reachable(
 def _cheapest(
     architecture: Architecture, first_heads: np.ndarray, forks: Iterable[int], sequence: int | None
 ) -> Candidate | None:
-    """The cheapest plan of members that keep one given head in each layer from the fork on."""
+    """The cheapest plan whose members keep their head of ``first_heads`` in each layer from the fork on."""
     scores = np.zeros((len(first_heads), architecture.layers, architecture.heads))
     scores[np.arange(len(first_heads)), :, first_heads] = 1
-    made = []
+    plans = []
     for fork in forks:
         counts = next(_uniform(architecture, fork))
-        made.append(_costed(architecture, tuple(choose_heads(each, counts) for each in scores), fork, counts, sequence))
-    return min((candidate for candidate in made if candidate is not None), key=lambda each: each.ratio, default=None)
+        members = tuple(choose_heads(each, counts) for each in scores)
+        plans.append(_costed(architecture, members, fork, counts, sequence))
+    return min((candidate for candidate in plans if candidate is not None), key=lambda each: each.ratio, default=None)
 
 
 def find_candidates(
@@ -82,71 +83,71 @@ def find_candidates(
     drawn: Collection[int] = (),
     to_tune: bool = False,
 ) -> list[Candidate]:
-    """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
+    """Plans to try: up to eight for each fork, all within the budget and with different members.
 
-    For tuning it is the plan with at most a third of the heads, or two, from the earliest layer that fits: few heads
-    and an early fork detect best after tuning (docs/research/findings.md).
+    For tuning there is one plan, with the earliest affordable fork and at most max(2, a third) of the heads: few heads
+    and an early fork detect OOD inputs best after tuning (docs/research/findings.md).
     """
-    seen: list[Candidate] = []
-    found: dict[tuple[Keep, ...], Candidate] = {}
+    costed: list[Candidate] = []
+    candidates: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:
         uniform: Iterable[list[int]] = _uniform(architecture, fork)
         if to_tune:
             uniform = islice(uniform, max(2, architecture.heads // 3))
         for way in [uniform] if to_tune or search else [uniform, _ranked(architecture, scores, fork)]:
             plans = ((counts, choose_apart(list(scores), [counts] * len(scores), drawn)) for counts in way)
-            costed = [_costed(architecture, tuple(members), fork, counts, sequence) for counts, members in plans]
-            different = [candidate for candidate in costed if candidate is not None]
-            seen += different
+            tried = [_costed(architecture, tuple(members), fork, counts, sequence) for counts, members in plans]
+            different = [candidate for candidate in tried if candidate is not None]
+            costed += different
             fitting = [candidate for candidate in different if candidate.ratio <= budget]
             some = [fitting[max(0, math.ceil(share * len(fitting)) - 1)] for share in SHARES if fitting]
             for chosen in different[::-1] if to_tune else some:
                 members = search(chosen.counts) if search else chosen.members
                 exact = _costed(architecture, members, fork, chosen.counts, sequence)
                 if exact is not None and exact.ratio <= budget:
-                    found.setdefault(exact.members, exact)
+                    candidates.setdefault(exact.members, exact)
                     if to_tune:
                         return [exact]
-    if not found:
-        raise _none(budget, len(scores), min(seen, key=lambda each: each.ratio, default=None))
-    return list(found.values())
+    if not candidates:
+        raise _none(budget, len(scores), min(costed, key=lambda each: each.ratio, default=None))
+    return list(candidates.values())
 
 
 def round_up(ratio: float) -> float:
-    """A cost ratio to three decimals, never below it."""
+    """A cost ratio rounded up to three decimals."""
     return math.ceil(ratio * 1000) / 1000
 
 
 def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError:
-    """The error without a plan: members do not differ at any fork, or the budget is too small."""
+    """The error without a candidate: the budget is too small, or members keep the same heads at every fork."""
     if cheapest is not None and cheapest.ratio > budget:
         return _unreachable(budget, members, cheapest)
     return InputError(
-        f"the {members} members keep the same heads at the fork of every plan; raise the noise, or use another seed or "
+        f"all {members} members keep the same heads at the fork of every plan; raise the noise, or use another seed or "
         "diversity"
     )
 
 
 def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float | None = None) -> InputError:
-    """The error of a small budget; ``enough`` is the cost of members whose best heads differ, before any scores."""
+    """The error of a small budget; ``enough`` is the cost of members whose best heads all differ."""
     least = round_up(cheapest.ratio)
     most = max(least, round_up(enough or 0))
-    costs = f"{least}" if most == least else f"{least} to {most}, by which heads they keep,"
+    costs = f"{least}" if most == least else f"{least} to {most}, depending on its heads,"
     return InputError(
         f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs} "
-        f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least {most}"
+        f"× the single model's operations (fork at layer {cheapest.fork}); use a budget of at least {most}"
     )
 
 
 def _uniform(architecture: Architecture, fork: int) -> Iterator[list[int]]:
-    """Head counts [L] that are equal in all layers from the fork on, fewest first."""
+    """Head counts [L], equal in all layers from the fork on, smallest first."""
     layers, heads = architecture.layers, architecture.heads
     for count in range(1, max(heads, 2)):
         yield [heads] * fork + [count] * (layers - fork)
 
 
 def _ranked(architecture: Architecture, scores: np.ndarray, fork: int) -> Iterator[list[int]]:
-    """Head counts [L], fewest first, that add one head after another by the mean importance, normalised by layer."""
+    """Head counts [L], smallest first; each adds the next head by mean importance, normalised by layer."""
     mean = np.asarray(scores, np.float64).mean(axis=0)[fork:]
     share = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     rest = -np.sort(-share, axis=1)[:, 1:]  # [L − fork, H − 1], best first

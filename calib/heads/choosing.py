@@ -1,4 +1,4 @@
-"""From methods to heads: what each member keeps, as its method says."""
+"""Choice of each member's heads by its method."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from .taylor import taylor_scores
 from .trials import HeldOut
 
 Counts = Sequence[Sequence[int]]
-"""Heads that each member keeps in each layer, [M][L]; groups of heads where these share their keys."""
+"""Number of heads of each member in each layer, [M][L]; groups of heads if these share their keys."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What heads are chosen for, and on what: labelled examples, and out-of-distribution ones or ``None``."""
+    """Model and data of a choice of heads: labelled examples, and OOD examples or ``None``."""
 
     model: Any
     architecture: Any
     scoring: Examples
-    unknown: Examples | None
+    ood: Examples | None
     processor: Processor
     reading: DataOptions
     seed: int
@@ -52,16 +52,16 @@ class Job:
 
     @cached_property
     def module(self) -> FusedClassifier:
-        """The whole model as plans are tried on it."""
+        """The whole model, on which plans are tried."""
         return whole_model(self.model)
 
     def held_out(self, examples: Examples) -> HeldOut:
-        """Examples that plans are tried on."""
+        """The examples, prepared for trials of plans."""
         return HeldOut(examples, self.processor, self.architecture, self.reading.batch_size)
 
 
 class AccuracyLossError(InputError):
-    """Members lose more accuracy than allowed, however they are chosen."""
+    """All tried plans lose more accuracy than allowed."""
 
 
 class Choice:
@@ -78,18 +78,18 @@ class Choice:
 
     @property
     def max_accuracy_loss(self) -> float:
-        """Percentage points that its circuits may lose; without circuits, any."""
+        """Percentage points of accuracy that circuits may lose; 100 without circuits."""
         margins = [method.max_accuracy_loss for method in self._methods if isinstance(method, Circuit)]
         return min(margins, default=100.0)
 
     @property
     def searches(self) -> bool:
-        """Whether heads depend on how many the layers below keep."""
+        """Return True if heads depend on the head counts of lower layers."""
         return any(isinstance(method, Circuit) for method in self._methods)
 
     @property
     def drawn(self) -> list[int]:
-        """Members whose heads are drawn at random."""
+        """Members with random heads."""
         return [member for member, method in enumerate(self._methods) if isinstance(method, Random)]
 
     def heads(self, counts: Counts) -> tuple[Keep, ...]:
@@ -97,7 +97,7 @@ class Choice:
         return tuple(self._chosen(counts)[0])
 
     def provenance(self, counts: Counts) -> dict[str, Any]:
-        """What a plan of these counts records: by method where there are several."""
+        """Provenance of a plan with these counts; by method if there are several."""
         facts = {**self._facts, **self._chosen(counts)[1]}
         names = [name_of(method) for method in self._methods]
         if len(self._groups) == 1:
@@ -106,19 +106,19 @@ class Choice:
 
     @contextmanager
     def searching(self) -> Iterator[Choice]:
-        """Keep the state of searches if the block is interrupted or fails, but for too large a loss of accuracy."""
-        lost: AccuracyLossError | None = None
+        """Delete the state of searches after the block, or after an ``AccuracyLossError``; other errors keep it."""
+        loss: AccuracyLossError | None = None
         try:
             yield self
         except AccuracyLossError as error:
-            lost = error
+            loss = error
         for folder in self._states:
             discard(folder, folder.stem)
-        if lost is not None:
-            raise lost
+        if loss is not None:
+            raise loss
 
     def _tables(self) -> np.ndarray:
-        """Scores [M, L, H]; of circuits random ones until the search."""
+        """Scores [M, L, H]; random for circuits, before their search."""
         job, architecture = self.job, self.job.architecture
         tables = drawn_scores(self._methods, architecture.layers, architecture.heads, job.seed)
         if facts := drawn_facts(self._methods):
@@ -148,35 +148,35 @@ class Choice:
         facts: dict[str, Any] = {}
         for method, members in self._groups:
             if isinstance(method, Circuit):
-                found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
+                keeps, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
                 if method.average:
-                    return found, facts
-                circuits.update(zip(members, found, strict=True))
+                    return keeps, facts
+                circuits.update(zip(members, keeps, strict=True))
         tables = [group_scores(table, self.job.blocks) for table in self.tables]
         groups = choose_apart(tables, counts, self.drawn, circuits)
         return [heads_of_groups(keep, self.job.blocks) for keep in groups], facts
 
     def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
-        """The circuits of some members, and what is recorded of the search."""
+        """The circuits of some members, and the provenance of their search."""
         job = self.job
         if method.average and any(list(row) != list(counts[0]) for row in counts):
-            raise InputError("average is given with a keep for each circuit; expected one keep for all of them")
-        wanted = Settings(
+            raise InputError("average needs one keep for all circuits, but keep has several entries; give one")
+        settings = Settings(
             [list(row) for row in counts], method.objective, method.diversity, deviation(method), method.average,
             job.seed, method.masking,
         )  # fmt: skip
         state = None if method.state is None else Path(method.state) / f"search {len(self._states)}"
-        found = find_circuits(
-            job.model, job.scoring, job.unknown, job.processor, wanted,
+        circuits = find_circuits(
+            job.model, job.scoring, job.ood, job.processor, settings,
             batch_size=job.reading.batch_size, state=state, progress=job.progress,
         )  # fmt: skip
         if state is not None:
             self._states.append(state.parent)
-        unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
+        data = {} if job.ood is None else {"ood": job.ood.name, "ood_examples": len(job.ood)}
         facts: dict[str, Any] = {"objective": method.objective, "masking": method.masking}
         facts |= {"circuits": len(counts), "average": method.average}
         if len(counts) > 1:
             facts["diversity"] = method.diversity
             facts |= {"noise": deviation(method)} if method.diversity == "noise" else {}
-        figures = {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}
-        return list(found.members), {**unknown, **facts, **figures}
+        metrics = {"scores": circuits.scores, "validation": {"before": circuits.before, "after": circuits.after}}
+        return list(circuits.members), {**data, **facts, **metrics}

@@ -1,17 +1,16 @@
-"""Circuits: the heads that uncertainty rests on, found layer by layer (after HeadMap, Wang et al. 2025).
+"""Circuits: the heads most important for an objective, searched layer by layer (after HeadMap, Wang et al. 2025).
 
-From the first layer to the last: with heads of earlier layers masked, and later layers whole, mask each head of the
-layer in turn and evaluate the objective (``calib.heads.objectives``) on the validation set. A head's score is the
-objective without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of
-the circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
+The search goes from the first layer to the last. It masks heads of earlier layers, keeps later layers whole, masks each
+head of the layer in turn, and evaluates the objective (``calib.heads.objectives``) on the validation set. The score of
+a head is the objective without it, so important heads have high scores. The circuit keeps the k heads of highest score,
+with k from ``keep``. A layer that keeps all heads is not scored.
 
-By default the heads of earlier layers that were *pruned* are masked, so that at the end the masked model is the member
-that the plan describes. HeadMap masks those *selected*, which gives worse circuits of many heads
-(docs/research/clinc150.md).
+By default the *pruned* heads of earlier layers are masked, so that the final masked model is the member of the plan.
+HeadMap masks the *selected* heads, which gives worse circuits with many heads (docs/research/clinc150.md).
 
-M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
-spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
-The average of M circuits (CircAvg) keeps the heads whose scores, averaged over the circuits, are highest.
+M circuits differ by resamples of the validation set, or by noise on the scores: ε standard normal with zero sum over
+the circuits × ``noise`` × spread of the layer's scores (1.4826 × median absolute deviation). The average of M circuits
+(CircAvg) keeps the heads of highest mean score.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ SCORES = "scores.json"
 
 
 class Layer(Spec, frozen=True):
-    """Scores [circuits, H] of the layer above the heads that are kept below it."""
+    """Scores [circuits, H] of a layer, and the heads that lower layers keep."""
 
     keep: Keep
     scores: list[list[float]]
@@ -50,7 +49,7 @@ class Layer(Spec, frozen=True):
 
 @dataclass(frozen=True)
 class Settings:
-    """How circuits are searched; ``counts`` of heads to keep are [circuits][layers]."""
+    """Settings of a search; ``counts`` of heads to keep are [circuits][layers]."""
 
     counts: Sequence[Sequence[int]]
     objective: str
@@ -63,9 +62,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Circuits:
-    """Heads that each member of the plan keeps, and figures on the validation set before pruning and after.
+    """Heads of each member, and metrics on the validation set before and after pruning.
 
-    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for a layer that keeps all.
+    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for layers that keep all heads.
     """
 
     members: tuple[Keep, ...]
@@ -76,8 +75,8 @@ class Circuits:
 
 def find_circuits(
     model: nn.Module,
-    known: Examples,
-    unknown: Examples | None,
+    examples: Examples,
+    ood: Examples | None,
     processor: Processor,
     settings: Settings,
     *,
@@ -85,54 +84,56 @@ def find_circuits(
     state: Path | None = None,
     progress: Progress = no_progress,
 ) -> Circuits:
-    """Search circuits of one model; the folder ``state`` keeps what is found."""
+    """Search circuits of one model; the folder ``state`` stores intermediate scores."""
     try:
-        search = _Search(model, known, unknown, processor, settings, batch_size, state)
+        search = _Search(model, examples, ood, processor, settings, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):
             pass
         members = search.members()
         everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
-        return Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
+        return Circuits(members, search.scores(), search.metrics([everything]), search.metrics(members))
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); give smaller batches"
+            f"the GPU ran out of memory during the search of circuits ({cut(error, 120)}); use smaller batches"
         ) from error
 
 
 class _Search:
-    """One search: examples, weights, and the scores so far, by the heads kept below a layer."""
+    """One search: examples, weights, and the scores so far by the heads kept in lower layers."""
 
     def __init__(
         self,
         model: nn.Module,
-        known: Examples,
-        unknown: Examples | None,
+        examples: Examples,
+        ood: Examples | None,
         processor: Processor,
         settings: Settings,
         batch_size: int,
         state: Path | None,
     ) -> None:
         self.settings = settings
-        self.runs = MaskedRuns(model, known, unknown, processor, batch_size)
+        self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture
         if settings.objective != "nll" and self.runs.questions.regression:
-            raise InputError(f"the objective {settings.objective!r} is of entropies, and a score has none; use 'nll'")
+            raise InputError(
+                f"the objective {settings.objective!r} needs entropies, which a regression lacks; use 'nll'"
+            )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
-        self._sizes = len(known), 0 if unknown is None else len(unknown)
+        self._sizes = len(examples), 0 if ood is None else len(ood)
         self._weights = [
             resampled_counts(self._sizes, settings.seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
             for circuit in range(circuits)
         ]
         noise = settings.noise if settings.diversity == "noise" and circuits > 1 else 0.0
         self._noise = noise * deviates(circuits, (layers, heads), settings.seed) if noise else None
-        digest = "" if state is None else self._digest(model, batch_size, known)
+        digest = "" if state is None else self._digest(model, batch_size, examples)
         self._checkpoint = Checkpoint(state, {"settings, data or model": digest}, "search")
         saved = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
         self._tables = {layer.keep: np.array(layer.scores, np.float64) for layer in saved}
 
     def steps(self) -> Iterator[int]:
-        """Score every layer of every circuit; one step is one layer's share of one batch."""
+        """Score every layer of every circuit; each step is one layer of one batch."""
         for circuit in range(len(self._weights)):
             keep = self._follow(circuit)
             while len(keep) < self.architecture.layers:
@@ -140,7 +141,7 @@ class _Search:
                 keep = self._follow(circuit, keep)
 
     def total(self) -> int:
-        """Steps to come, at most: circuits may turn out to be alike."""
+        """Largest number of remaining steps; equal circuits share theirs."""
         layers, open_layers = self.architecture.layers, set()
         for circuit, counts in enumerate(self.settings.counts):
             keep = self._follow(circuit)
@@ -149,31 +150,31 @@ class _Search:
         return len(self.runs.batches) * sum(layers - layer for layer, _ in open_layers)
 
     def members(self) -> tuple[Keep, ...]:
-        """The kept heads of each member."""
-        kept = [self._follow(circuit) for circuit in range(len(self._weights))]
+        """The heads of each member."""
+        keeps = [self._follow(circuit) for circuit in range(len(self._weights))]
         if not self.settings.average:
-            return tuple(kept)
-        tables = [self._raw(circuit, kept[circuit]) for circuit in range(len(kept))]
+            return tuple(keeps)
+        tables = [self._raw(circuit, keep) for circuit, keep in enumerate(keeps)]
         return (choose_heads(np.mean(tables, axis=0), list(self.settings.counts[0])),)
 
     def scores(self) -> list[list[list[float] | None]]:
-        """Scores before noise, six digits; ``None`` for layers that keep all heads."""
-        found: list[list[list[float] | None]] = []
+        """Scores before noise, with six digits; ``None`` for layers that keep all heads."""
+        scores: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
-            found.append(
+            scores.append(
                 [[float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows]
             )
-        return found
+        return scores
 
-    def figures(self, members: Sequence[Keep]) -> dict[str, float]:
-        """Accuracy, NLL and AUROC of averaged probabilities on the validation set; of a regression the RMSE."""
+    def metrics(self, members: Sequence[Keep]) -> dict[str, float]:
+        """Accuracy, NLL and AUROC of averaged probabilities on the validation set; RMSE of a regression."""
         logits = torch.stack([self.runs.pruned(keep) for keep in members])
-        figures = self.runs.questions.figures(logits, sum(self._sizes))
-        return {name: round(value, 5) for name, value in figures.items()}
+        metrics = self.runs.questions.metrics(logits, sum(self._sizes))
+        return {name: round(value, 5) for name, value in metrics.items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
-        """The circuit from ``keep`` on, up to the first layer whose scores are not known yet."""
+        """Extend the circuit ``keep`` up to the first layer without scores."""
         for layer in range(len(keep), self.architecture.layers):
             count = self.settings.counts[circuit][layer]
             if count == self.architecture.heads:
@@ -188,29 +189,29 @@ class _Search:
         return keep
 
     def _score(self, keep: Keep) -> Iterator[int]:
-        """Score the layer above ``keep`` for all circuits, batch after batch."""
-        heads, known = self.architecture.heads, self._sizes[0]
-        losses, entropy = np.zeros((heads, known)), np.zeros((heads, sum(self._sizes)))
+        """Score the layer after ``keep`` for all circuits, batch by batch."""
+        heads, count = self.architecture.heads, self._sizes[0]
+        losses, entropy = np.zeros((heads, count)), np.zeros((heads, sum(self._sizes)))
         for batch, rows in enumerate(self.runs.each_head_masked(self._running(keep))):
             if not rows.isfinite().all():
                 raise InputError(
-                    f"the model gives logits that are not finite (NaN or infinity) with a head of layer {len(keep)} "
-                    "masked; check its weights"
+                    f"with a head of layer {len(keep)} masked, the model's logits are not finite (NaN or infinity); "
+                    "check its weights"
                 )
             self.runs.questions.measure(batch, rows, losses, entropy)
             yield from range(self.architecture.layers - len(keep))
-        statistics = Statistics(losses, entropy[:, :known], entropy[:, known:])
+        statistics = Statistics(losses, entropy[:, :count], entropy[:, count:])
         tables = [evaluate(self.settings.objective, statistics, *weights) for weights in self._weights]
         self._tables[keep] = np.stack(tables)
         if self._checkpoint.folder is not None:
             self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._tables.items()])
 
     def _running(self, keep: Keep) -> Keep:
-        """Heads of earlier layers that are not masked while the layer above ``keep`` is scored."""
+        """Unmasked heads of earlier layers during the scoring of the layer after ``keep``."""
         if self.settings.masking == "pruned":
             return keep
         heads = set(range(self.architecture.heads))
-        return tuple(kept if len(kept) == len(heads) else tuple(sorted(heads - set(kept))) for kept in keep)
+        return tuple(row if len(row) == len(heads) else tuple(sorted(heads - set(row))) for row in keep)
 
     def _raw(self, circuit: int, keep: Keep) -> np.ndarray:
         """Scores of the circuit before noise, [L, H]; zero in layers that keep all heads."""
@@ -220,8 +221,8 @@ class _Search:
                 table[layer] = self._tables[keep[:layer]][circuit]
         return table
 
-    def _digest(self, model: nn.Module, batch_size: int, known: Examples) -> str:
-        """Hexadecimal SHA-256 of everything that decides the search."""
+    def _digest(self, model: nn.Module, batch_size: int, examples: Examples) -> str:
+        """Hexadecimal SHA-256 of everything that affects the search."""
         counts, order = [list(row) for row in self.settings.counts], [batch.tolist() for batch in self.runs.batches]
         settings = {**vars(self.settings), "batch_size": batch_size, "sizes": self._sizes, "counts": counts}
         digest = hashlib.sha256(json.dumps({**settings, "order": order}, sort_keys=True).encode())
@@ -229,10 +230,10 @@ class _Search:
             for name, tensor in tensors.items():
                 digest.update(f"{name} {list(tensor.shape)}".encode())
                 digest.update(np.ascontiguousarray(tensor.numpy()).data)
-        digest.update(np.ascontiguousarray(known.labels).data)
+        digest.update(np.ascontiguousarray(examples.labels).data)
         return digest.hexdigest()
 
 
 def _spread(scores: np.ndarray) -> float:
-    """1.4826 × median absolute deviation: the standard deviation, unmoved by a head that stands out."""
+    """1.4826 × median absolute deviation: a standard deviation robust to outliers."""
     return float(1.4826 * np.median(np.abs(scores - np.median(scores))))

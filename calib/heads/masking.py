@@ -1,8 +1,8 @@
-"""Logits of a model with some heads masked: every head of one layer in turn, or all that a plan prunes.
+"""Logits of a model with masked heads: every head of one layer in turn, or all pruned heads of a plan.
 
-The model is a fused module of one member, whose streams are variants here. What enters a layer is computed once and
-kept, its attention runs once for all variants, and these run through the later layers together, in runs of bounded
-size: far from the price of as many forward passes.
+The model is a fused module of one member; variants take the place of members. A layer's inputs are cached, and its
+attention runs once for all variants. Variants then share passes of bounded size through the later layers, which is far
+cheaper than one forward pass for each.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from ...fusion.module import FusedClassifier
 from .objectives import Questions
 
 RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
-"""Tokens that run through the layers at a time: enough for fast products, few enough for a CPU's caches."""
+"""Number of tokens in one pass: enough for fast products, few enough for a CPU's caches."""
 
 CACHE_BYTES = 2 * 2**30
-"""Most memory for what enters a layer; batches beyond it are computed again from their embeddings."""
+"""Largest memory of cached layer inputs; further batches are recomputed from their embeddings."""
 
 
 def entered(module: FusedClassifier, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """What enters layer 0, [1, B, T, d], and which keys may be seen, [B, 1, 1, T]; ``None`` for all."""
+    """Inputs of layer 0, [1, B, T, d], and the mask of visible keys, [B, 1, 1, T]; ``None`` for all."""
     device = module.classifier.weight.device
     x, mask = module.embedded(**{name: tensor.to(device) for name, tensor in inputs.items()})
     return x, None if mask is None or bool(mask.all()) else mask
 
 
-def pruned_layer(module: FusedClassifier, layer: int, x: Tensor, mask: Tensor | None, kept: Sequence[int]) -> Tensor:
-    """One layer with some of its heads."""
-    if len(kept) == module.architecture.heads:
+def pruned_layer(module: FusedClassifier, layer: int, x: Tensor, mask: Tensor | None, keep: Sequence[int]) -> Tensor:
+    """Run one layer with the heads ``keep``."""
+    if len(keep) == module.architecture.heads:
         return module.through(layer, x, mask)
     gate = x.new_zeros(1, module.architecture.heads)
-    gate[0, list(kept)] = 1
+    gate[0, list(keep)] = 1
     return module.through(layer, x, mask, gate)
 
 
 class MaskedRuns:
-    """Known and unknown examples in batches, with what enters a layer remembered from call to call."""
+    """Labelled and OOD examples in batches, with cached inputs of the last layer that was run."""
 
     def __init__(
-        self, model: nn.Module, known: Examples, unknown: Examples | None, processor: Processor, batch_size: int
+        self, model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, batch_size: int
     ) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._run = RUN_TOKENS[device]
         self.module = whole_model(model, device)
         self.architecture = self.module.architecture
-        self.questions = Questions(self.architecture, known)
-        parts = [Prepared(known.inputs, processor, self.architecture, source=f"data {known.source}")]
-        if unknown is not None:
-            parts.append(Prepared(unknown.inputs, processor, self.architecture, source=f"ood data {unknown.source}"))
+        self.questions = Questions(self.architecture, examples)
+        parts = [Prepared(examples.inputs, processor, self.architecture, source=f"data {examples.source}")]
+        if ood is not None:
+            parts.append(Prepared(ood.inputs, processor, self.architecture, source=f"ood data {ood.source}"))
         self.batches = by_length(np.concatenate([part.lengths for part in parts]), batch_size)
         self._tensors = CachedBatches(self._each(parts, processor))
         self._states: dict[int, tuple[Keep, Tensor, Tensor | None]] = {}
@@ -69,7 +69,7 @@ class MaskedRuns:
             items = _items(parts, places)
             arrays = processor.collate(items)
             self.questions.add(places, items, arrays)
-            del items  # before the next batch is made
+            del items  # free memory before the next batch
             yield arrays
 
     def tensors(self, batch: int) -> dict[str, Tensor]:
@@ -88,15 +88,15 @@ class MaskedRuns:
 
     @torch.no_grad()
     def pruned(self, keep: Keep) -> Tensor:
-        """Logits of all questions [R, C], by the model with only these heads."""
+        """Logits of all questions [R, C] from the model with only these heads."""
         entering = (self._entering(batch, keep) for batch in range(len(self.batches)))
         logits = (self.module.classified(x, mask)[0] for x, mask in entering)
         return torch.cat([self.questions.rows(batch, each) for batch, each in enumerate(logits)])
 
     def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[1, B, T, d] entering the layer → logits [H, B, C], of taggers [H, B, T, C]."""
+        """Inputs of the layer [1, B, T, d] → logits [H, B, C]; for token classification [H, B, T, C]."""
         logits = []
-        gates = 1 - torch.eye(self.architecture.heads, device=x.device)  # [H, H], each without one head
+        gates = 1 - torch.eye(self.architecture.heads, device=x.device)  # [H, H], each row masks one head
         for gate in gates.split(max(1, self._run // (x.shape[1] * x.shape[2]))):
             z = self.module.through(layer, x, mask, gate)  # [v, B, T', d]
             for later in range(layer + 1, self.architecture.layers):
@@ -105,13 +105,13 @@ class MaskedRuns:
         return torch.cat(logits)
 
     def _entering(self, batch: int, keep: Keep) -> tuple[Tensor, Tensor | None]:
-        """What leaves the pruned layers of ``keep``, [1, B, T', d], and the batch's mask."""
+        """Outputs of the pruned layers of ``keep``, [1, B, T', d], and the batch's mask."""
         state = self._states.pop(batch, None)
         self._bytes -= 0 if state is None else state[1].nbytes
         if state is None or state[0] != keep[: len(state[0])]:
             state = ((), *entered(self.module, self.tensors(batch)))
-        known, x, mask = state
-        for layer in range(len(known), len(keep)):
+        done, x, mask = state
+        for layer in range(len(done), len(keep)):
             x = pruned_layer(self.module, layer, x, mask, keep[layer])
         if len(keep) < self.architecture.layers and self._bytes + x.nbytes <= CACHE_BYTES:
             self._states[batch] = (keep, x, mask)
@@ -120,11 +120,11 @@ class MaskedRuns:
 
 
 def _items(parts: Sequence[Prepared], places: np.ndarray) -> list[Any]:
-    """Prepared inputs at places that run on from part to part."""
+    """Prepared inputs at places in the concatenated parts."""
     ends = np.cumsum([len(part.lengths) for part in parts])
-    found: list[Any] = []
+    items: list[Any] = []
     for place in places:
         index = int(np.searchsorted(ends, place, side="right"))
         start = ends[index] - len(parts[index].lengths)
-        found += parts[index].items(np.array([place - start])).values()
-    return found
+        items += parts[index].items(np.array([place - start])).values()
+    return items

@@ -1,4 +1,4 @@
-"""How heads are chosen: one option type for each method, and a budget instead of a number of heads."""
+"""Options of head plans: one type for each method, and a budget in place of a number of heads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Objective = Literal["separation", "nll", "both"]
 Masking = Literal["pruned", "selected"]
 
 NOISE = 0.5
-"""Standard deviation of the noise where none is given."""
+"""Default standard deviation of the noise."""
 
 PSEUDO = "auto"
-"""As out-of-distribution data: made from the labelled data (``data.corruptions``)."""
+"""Value of ``ood`` that synthesises OOD data from the labelled data (``data.corruptions``)."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,11 @@ class Taylor:
     """Keep the heads of highest Taylor importance.
 
     Attributes:
-        diversity: how members are made to differ: by noise on the scores, or each scored on its own resample, with
-            replacement, of the examples. A single member has neither.
-        noise: standard deviation of the noise (default: 0.5): of the logarithm of Taylor scores, and of circuits'
-            scores in units of their spread. With ε standard normal and summing to zero over the members,
-            Taylor scores are multiplied by exp(noise · ε), and noise · ε · (spread of the layer's scores) is added to
-            those of circuits.
+        diversity: source of differences between members: noise on scores, or resamples of examples (bootstrap). A
+            single member has neither.
+        noise: standard deviation of the noise on scores (default: 0.5). With ε standard normal and summing to zero over
+            the members, Taylor scores are multiplied by exp(noise · ε). Circuits' scores are increased by
+            noise · ε · (spread of the layer's scores).
     """
 
     diversity: Diversity = "noise"
@@ -43,9 +42,9 @@ class Taylor:
 
 @dataclass(frozen=True)
 class Circuit:
-    """Keep the heads whose absence hurts an objective most, found layer by layer (``calib.heads.circuits``).
+    """Keep the heads whose removal hurts an objective most, searched layer by layer (``calib.heads.circuits``).
 
-    The layers run on an NVIDIA GPU where PyTorch sees one.
+    The search uses an NVIDIA GPU if PyTorch has one.
 
     Attributes:
         ood: OOD data, or auto to synthesise them from the labelled data. They take any form of the labelled data;
@@ -65,7 +64,7 @@ class Circuit:
             when the search is complete, or its circuits lose too much, it is deleted.
     """
 
-    ood: Any = field(default=None, compare=False)  # a plan has one at most
+    ood: Any = field(default=None, compare=False)  # a plan has at most one
     objective: Objective = "separation"
     masking: Masking = "pruned"
     average: bool = False
@@ -81,13 +80,13 @@ class Circuit:
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
             raise InputError(
-                f"objective {self.objective!r} needs out-of-distribution data (--ood), or choose the objective 'nll'"
+                f"objective {self.objective!r} needs out-of-distribution data (--ood); give them, or choose 'nll'"
             )
 
 
 @dataclass(frozen=True)
 class Random:
-    """Keep any heads, each with the same probability.
+    """Keep random heads, each with the same probability.
 
     Attributes:
         systematic: sample heads so that members share as few as possible. It is a systematic sample of each layer's
@@ -100,13 +99,13 @@ class Random:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Drop each head with a probability, for each member and layer on its own: dropout whose masks are drawn once.
+    """Drop each head with a probability, independently by member and layer: dropout with fixed masks.
 
-    At least one head stays in every layer. What stays is not scaled by 1 / (1 − rate), as dropout in training scales
-    it: a plan says which heads are kept, and nothing of their weights.
+    At least one head stays in every layer. Kept heads are not scaled by 1 / (1 − rate), unlike in training: a plan does
+    not change weights.
 
     Attributes:
-        rate: probability that a head is dropped, above 0 and below 1.
+        rate: probability to drop a head, above 0 and below 1.
     """
 
     rate: float = 0.1
@@ -117,15 +116,15 @@ class Dropout:
 
 
 Method = Taylor | Circuit | Random | Dropout
-"""How the heads of a member are chosen."""
+"""Method that chooses the heads of a member."""
 
 METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random, "dropout": Dropout}
-"""The name of each method in plans; alone it means the defaults."""
+"""Names of the methods in plans; a name alone means the default options."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Most operations that a plan may cost: where to fork and how many heads to keep follows from it.
+    """Largest cost of a plan in operations, which decides fork and number of heads.
 
     Attributes:
         ratio: largest cost in operations, relative to the single model, such as 1.25. Fork and number of heads follow.
@@ -139,42 +138,44 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio < math.inf:
-            raise InputError(f"budget is {cut(self.ratio)}; expected a positive number, as 1.25")
+            raise InputError(f"budget is {cut(self.ratio)}; expected a positive number such as 1.25")
 
 
-def method_of(asked: str | Method) -> Method:
-    """A method, given as such or by its name."""
-    if isinstance(asked, Method):
-        return asked
-    _check_name("method", asked, tuple(METHODS))
-    return METHODS[asked]()
+def method_of(method: str | Method) -> Method:
+    """The method itself, or the method of this name with default options."""
+    if isinstance(method, Method):
+        return method
+    _check_name("method", method, tuple(METHODS))
+    return METHODS[method]()
 
 
-def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> list[Method]:
-    """The method of all members, or one for each."""
+def methods_of(method: str | Method | Sequence[str | Method], members: int) -> list[Method]:
+    """One method for all members, or one for each."""
     if members < 1:
         raise InputError(f"members is {members}; expected a whole number, 1 or more")
-    several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
+    several = method.split(",") if isinstance(method, str) else [method] if isinstance(method, Method) else list(method)
     if len(several) not in (1, members):
         raise InputError(
-            f"method has {len(several)} entries {cut(asked)} for {members} members; expected 1 or {members}"
+            f"method has {len(several)} entries {cut(method)} for {members} members; expected 1 or {members}"
         )
     methods = [method_of(one) for one in several]
-    for method in methods if len(methods) > 1 else []:
-        if isinstance(method, Dropout):
-            raise InputError("method 'dropout' is given beside others; its rate decides for all members: give it alone")
-        if isinstance(method, Circuit) and method.average:
-            raise InputError("average is given with a method for each member; averaged circuits make one member")
+    for each in methods if len(methods) > 1 else []:
+        if isinstance(each, Dropout):
+            raise InputError(
+                "method 'dropout' cannot be combined with others, since it applies to all members; use it alone"
+            )
+        if isinstance(each, Circuit) and each.average:
+            raise InputError("average needs one method, since averaged circuits form one member; give one method")
     return methods
 
 
 def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
-    """The method of each member: one may stand for all."""
+    """The method of each member; a single method applies to all."""
     return tuple(methods) * (members if len(methods) == 1 else 1)
 
 
 def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
-    """Each method with the members that it chooses, and makes differ from each other."""
+    """Each method with the members whose heads it chooses together."""
     groups: dict[Method, list[int]] = {}
     for member, method in enumerate(methods):
         groups.setdefault(method, []).append(member)
@@ -182,29 +183,29 @@ def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
 
 
 def check_margin(points: float) -> None:
-    """Refuse what is no share of the answers that a plan may lose."""
+    """Raise ``InputError`` for a margin that is not a number of percentage points."""
     if not 0 <= points < math.inf:
         raise InputError(f"max_accuracy_loss is {cut(points)}; expected percentage points, 0 or more")
 
 
 def is_pseudo(ood: Any) -> bool:
-    """Whether out-of-distribution data are to be made from the labelled ones."""
+    """Return True if OOD data are to be synthesised from the labelled data."""
     return isinstance(ood, str) and ood == PSEUDO
 
 
 def name_of(method: Method) -> str:
-    """By which plans call a method."""
+    """The name of a method in plans."""
     return next(name for name, kind in METHODS.items() if isinstance(method, kind))
 
 
 def deviation(method: Taylor | Circuit) -> float:
-    """The noise of a method, or what it is where none is given."""
+    """The noise of a method, or its default."""
     return NOISE if method.noise is None else method.noise
 
 
-def _check_name(what: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{what} {cut(value)} is unknown; expected one of {', '.join(known)}")
+def _check_name(option: str, value: Any, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise InputError(f"{option} {cut(value)} is unknown; expected one of {', '.join(names)}")
 
 
 def _check_diversity(diversity: str, noise: float | None) -> None:
@@ -214,4 +215,4 @@ def _check_diversity(diversity: str, noise: float | None) -> None:
     if not 0 <= noise < math.inf:
         raise InputError(f"noise is {cut(noise)}; expected a finite number, 0 or more")
     if diversity != "noise":
-        raise InputError(f"noise is given for diversity {diversity!r}; expected diversity 'noise', or neither")
+        raise InputError(f"noise has no effect with diversity {diversity!r}; use diversity 'noise', or omit noise")

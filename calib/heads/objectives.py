@@ -1,19 +1,20 @@
-"""Objectives of circuits: uncertainty, lower is better, in nats; and the questions that a model answers.
+"""Objectives of circuits (in nats, lower is better), and the questions that a model answers.
 
-With H_x the predictive entropy of example x, over N in-distribution examples i with labels y_i and K
-out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else once):
+H_x is the predictive entropy of example x. There are N in-distribution examples i with labels y_i and K
+out-of-distribution (OOD) examples o. A bootstrap draws example x w_x times; without one, w_x is 1.
 
     nll         Σ_i w_i · −log p(y_i | i)  ÷  Σ_i w_i
     separation  Σ_i Σ_o w_i w_o · log(1 + exp(H_i − H_o))  ÷  Σ_i Σ_o w_i w_o
     both        nll + separation
 
-``separation`` is the log-loss of deciding which of a pair is the OOD one by the difference of their entropies: a smooth
-stand-in for 1 − AUROC.
+``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth substitute
+for 1 − AUROC.
 
-An input is one or several questions, each a softmax: its class; for each label, and for a score whose labels say what
-is relevant, two classes with the logits 0 and z (``calib.losses``); for each word of a tagger its tag. Entropy and
-loss of an input are the sums over its questions; of a tagger the entropy of the least sure word, as spans have it, and
-the mean loss of its tagged words, as in training. Of a regression ``nll`` is the squared error; it has no entropy.
+An input has one or several questions, each a softmax. Classification has one question: the class. Each label of a
+multi-label model, and a relevance score, is a question with the logits 0 and z (``calib.losses``). Token classification
+has a question for each word. Entropy and loss of an input are sums over its questions. For token classification they
+are the entropy of the least certain word, as in spans, and the mean loss of tagged words, as in training. For a
+regression ``nll`` is the squared error; it has no entropy.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from ..losses import activated, label_pairs
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of V variants of a model losses [V, N], nats, and entropies of known [V, N] and unknown examples [V, K]."""
+    """Losses [V, N] of V variants of a model, nats, and entropies of labelled [V, N] and OOD examples [V, K]."""
 
     losses: np.ndarray
-    known: np.ndarray
-    unknown: np.ndarray
+    entropies: np.ndarray
+    ood_entropies: np.ndarray
 
 
-def evaluate(objective: str, found: Statistics, weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:
-    """The objective of each variant, [V] float64; weights are w of the in-distribution and of the OOD examples."""
-    value = np.zeros(len(found.losses))
+def evaluate(objective: str, statistics: Statistics, weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:
+    """The objective of each variant, [V] float64, with weights w of in-distribution and of OOD examples."""
+    value = np.zeros(len(statistics.losses))
     if objective in ("nll", "both"):
-        value += found.losses @ weights / weights.sum()
+        value += statistics.losses @ weights / weights.sum()
     if objective in ("separation", "both"):
-        pairs = zip(found.known, found.unknown, strict=True)
-        value += [_separation(known, unknown, weights, ood_weights) for known, unknown in pairs]
+        pairs = zip(statistics.entropies, statistics.ood_entropies, strict=True)
+        value += [_separation(inside, outside, weights, ood_weights) for inside, outside in pairs]
     return value
 
 
@@ -69,106 +70,108 @@ def label_losses(logits: Tensor, labels: np.ndarray) -> np.ndarray:
     return (-logits.double().log_softmax(dim=-1).gather(-1, index)[..., 0]).numpy()
 
 
-def _separation(known: np.ndarray, unknown: np.ndarray, weights: np.ndarray, ood_weights: np.ndarray) -> float:
-    """Weighted mean of log(1 + exp(known − unknown)) over all pairs."""
-    inside, outside = weights > 0, ood_weights > 0
-    known, weights, total = known[inside], weights[inside], 0.0
-    step = max(1, 2**22 // max(1, len(known)))  # pairs compared at a time
-    chosen, shares = unknown[outside], ood_weights[outside]
+def _separation(inside: np.ndarray, outside: np.ndarray, weights: np.ndarray, ood_weights: np.ndarray) -> float:
+    """Weighted mean of log(1 + exp(inside − outside)) over all pairs of ID and OOD entropies."""
+    drawn, ood_drawn = weights > 0, ood_weights > 0
+    inside, weights, total = inside[drawn], weights[drawn], 0.0
+    step = max(1, 2**22 // max(1, len(inside)))  # OOD examples compared at a time
+    chosen, shares = outside[ood_drawn], ood_weights[ood_drawn]
     for start in range(0, len(chosen), step):
         some = slice(start, start + step)
-        total += float(weights @ np.logaddexp(0, known[:, None] - chosen[some]) @ shares[some])
+        total += float(weights @ np.logaddexp(0, inside[:, None] - chosen[some]) @ shares[some])
     return total / float(weights.sum() * shares.sum())
 
 
 class Questions:
-    """The questions of inputs, batch by batch: their class, each label, relevance, or words; of a regression a number.
+    """The questions of inputs, by batch: class, labels, relevance or words; for a regression, the number.
 
-    Each batch has r questions: their inputs ``texts`` [r], their answers ``labels`` [r], and ``labelled`` [r]: whether
-    there is one. The first ``count`` inputs have labels.
+    Each batch has r questions: indices of their inputs ``texts`` [r], answers ``labels`` [r], and the mask ``labelled``
+    [r] of existing answers. The first ``count`` inputs have labels.
     """
 
     def __init__(self, architecture: Architecture, examples: Examples) -> None:
-        self._given, self.count = np.asarray(examples.labels), len(examples)
+        self._labels, self.count = np.asarray(examples.labels), len(examples)
         self._task, self._activation = architecture.task, architecture.score_activation
         self.tagged, self.regression = architecture.task == "tokens", False
         if architecture.task == "score":
-            self.regression = loss_of(self._given, self._activation, examples.source) == "squared error"
-        self._asked: list[Tensor] = []
+            self.regression = loss_of(self._labels, self._activation, examples.source) == "squared error"
+        self._rows: list[Tensor] = []
         self.texts: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []
         self.labelled: list[np.ndarray] = []
 
     def add(self, places: np.ndarray, items: Sequence[Any], arrays: Batch, *, unlabelled: bool = True) -> None:
-        """Add the next batch: places [B] of prepared inputs, and their tensors; unlabelled words only if asked for."""
-        known = places < self.count
-        given = self._given[places[known]]
+        """Add the next batch: places [B] of prepared inputs, and their tensors; ``unlabelled`` adds untagged words."""
+        with_label = places < self.count
+        answers = self._labels[places[with_label]]
         if self.tagged:
             starts = word_starts(items, arrays["input_ids"].shape[1])
             labels = np.full(starts.shape, IGNORED)
-            labels[known] = token_labels(starts[known], given)
+            labels[with_label] = token_labels(starts[with_label], answers)
         else:
-            labels = np.full((len(places), *given.shape[1:]), IGNORED, np.float64 if self.regression else np.int64)
-            labels[known] = given
-        labelled = known if self.regression else labels != IGNORED
-        asked = np.ones_like(labels, bool)
+            labels = np.full((len(places), *answers.shape[1:]), IGNORED, np.float64 if self.regression else np.int64)
+            labels[with_label] = answers
+        labelled = with_label if self.regression else labels != IGNORED
+        used = np.ones_like(labels, bool)
         if self.tagged:
-            asked = starts != NO_WORD if unlabelled else labelled
-        self._asked.append(torch.from_numpy(np.flatnonzero(asked)))
-        self.texts.append(places[np.nonzero(asked)[0]])
-        self.labels.append(labels[asked])
-        self.labelled.append(labelled[asked])
+            used = starts != NO_WORD if unlabelled else labelled
+        self._rows.append(torch.from_numpy(np.flatnonzero(used)))
+        self.texts.append(places[np.nonzero(used)[0]])
+        self.labels.append(labels[used])
+        self.labelled.append(labelled[used])
 
     def rows(self, batch: int, logits: Tensor) -> Tensor:
-        """Logits [..., B, C], of taggers [..., B, T, C] → logits of the batch's questions, [..., r, C]."""
+        """Logits [..., B, C], or [..., B, T, C] of tokens → logits of the batch's questions, [..., r, C]."""
         if self._task == "multi_label":
             logits = label_pairs(logits)
         elif self._task == "score" and not self.regression:
             logits = label_pairs(logits[..., 0])
-        if self._given.ndim == 2:
+        if self._labels.ndim == 2:
             logits = logits.flatten(-3, -2)
-        return logits.cpu()[..., self._asked[batch], :]
+        return logits.cpu()[..., self._rows[batch], :]
 
     def measure(self, batch: int, rows: Tensor, losses: np.ndarray, entropy: np.ndarray) -> None:
-        """Fill in the losses [V, K] and entropies [V, N] of a batch's inputs, from rows [V, r, C]."""
-        texts, known, labels = self.texts[batch], self.labelled[batch], self.labels[batch]
-        rows, asked = rows.double(), rows[:, torch.from_numpy(known)]
+        """Write the losses [V, K] and entropies [V, N] of a batch's inputs, from rows [V, r, C]."""
+        texts, labelled, labels = self.texts[batch], self.labelled[batch], self.labels[batch]
+        rows, answered = rows.double(), rows[:, torch.from_numpy(labelled)]
         if self.regression:
-            losses[:, texts[known]] = (self._scores(asked) - labels[known]) ** 2
+            losses[:, texts[labelled]] = (self._scores(answered) - labels[labelled]) ** 2
             return
-        each = label_losses(asked, labels[known])
+        each = label_losses(answered, labels[labelled])
         if self.tagged:  # the mean of a text
-            each /= np.bincount(texts[known], minlength=self.count)[texts[known]]
-        np.add.at(losses.T, texts[known], each.T)
+            each /= np.bincount(texts[labelled], minlength=self.count)[texts[labelled]]
+        np.add.at(losses.T, texts[labelled], each.T)
         (np.maximum if self.tagged else np.add).at(entropy.T, texts, entropies(rows).T)
 
-    def figures(self, logits: Tensor, total: int) -> dict[str, float]:
-        """Accuracy, NLL and AUROC of members' averaged probabilities, from logits [M, R, C]; of a regression RMSE."""
-        texts, labels, known = (np.concatenate(each) for each in (self.texts, self.labels, self.labelled))
+    def metrics(self, logits: Tensor, total: int) -> dict[str, float]:
+        """Accuracy, NLL and AUROC of averaged probabilities, from logits [M, R, C]; RMSE of a regression."""
+        texts, labels, labelled = (np.concatenate(each) for each in (self.texts, self.labels, self.labelled))
         if self.regression:
-            return {"rmse": rmse((labels - self._scores(logits).mean(axis=0))[known])}
-        # logits of the averaged probabilities, [R, C]: their softmax is the average again
+            return {"rmse": rmse((labels - self._scores(logits).mean(axis=0))[labelled])}
+        # logits [R, C] whose softmax is the averaged probabilities
         rows = logits.double().softmax(dim=-1).mean(dim=0).clamp(min=1e-30).log()
-        right = rows.argmax(dim=-1).numpy() == labels
-        losses = label_losses(rows[torch.from_numpy(known)], labels[known])
-        found = {"accuracy": self.accuracy(right[known], texts[known]), "nll": self.mean(losses)}
+        correct = rows.argmax(dim=-1).numpy() == labels
+        losses = label_losses(rows[torch.from_numpy(labelled)], labels[labelled])
+        metrics = {"accuracy": self.accuracy(correct[labelled], texts[labelled]), "nll": self.mean(losses)}
         if self.count < total:
             entropy = np.zeros(total)
             (np.maximum if self.tagged else np.add).at(entropy, texts, entropies(rows))
-            found["auroc_predictive_entropy"] = auroc(entropy[: self.count], entropy[self.count :])
+            metrics["auroc_predictive_entropy"] = auroc(entropy[: self.count], entropy[self.count :])
             if self._task == "classification":
                 confidence = rows.exp().amax(dim=-1).numpy()
-                found["auroc_max_probability"] = auroc(
+                metrics["auroc_max_probability"] = auroc(
                     -confidence[texts < self.count], -confidence[texts >= self.count]
                 )
-        return found
+        return metrics
 
-    def accuracy(self, right: np.ndarray, texts: np.ndarray) -> float:
-        """The share of inputs all of whose questions are answered rightly, or of words."""
-        return float(right.mean() if self.tagged else (np.bincount(texts, ~right, minlength=self.count) == 0).mean())
+    def accuracy(self, correct: np.ndarray, texts: np.ndarray) -> float:
+        """Share of inputs with correct answers to all questions; for token classification, share of words."""
+        return float(
+            correct.mean() if self.tagged else (np.bincount(texts, ~correct, minlength=self.count) == 0).mean()
+        )
 
     def mean(self, values: np.ndarray) -> float:
-        """The mean of the inputs' sums, or over words."""
+        """Mean of the inputs' sums; for token classification, mean over words."""
         return float(values.mean() if self.tagged else values.sum() / self.count)
 
     def _scores(self, logits: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Head plans: which heads each of M members keeps, different enough to disagree where it matters."""
+"""Head plans: the attention heads that each member keeps."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def plan_heads(
         progress: display (``hydrant.progress.Progress``).
 
     Returns:
-        The plan; its ``provenance`` tells seed, data, scores, the members' overlap, under ``"budget"`` what was
-        compared, and for circuits under ``"validation"`` accuracy, NLL and AUROC before and after.
+        The plan. Its ``provenance`` has seed, data, scores, and overlap of the members; ``"budget"`` lists the compared
+        plans; for circuits, ``"validation"`` has accuracy, NLL and AUROC before and after.
 
     Raises:
-        InputError: unusable data or options, a budget below what any plan costs, or circuits that lose more accuracy
-            than they may.
+        InputError: data or options are unusable, a budget is below the cost of any plan, or circuits lose more accuracy
+            than allowed.
         UnsupportedModelError: the architecture is not supported.
     """
     methods = methods_of(method, members)
@@ -101,7 +101,7 @@ def plan_heads(
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded, architecture, blocks = _read(model, processor, traced)
     if not 0 <= (fork := fork_from or 0) < architecture.layers:
-        raise InputError(f"fork_from is {fork}; expected a layer of the model, 0 to {architecture.layers - 1}")
+        raise InputError(f"fork_from is {fork}; expected a layer, 0 to {architecture.layers - 1}")
     dropped = methods[0] if isinstance(methods[0], Dropout) else None
     counts = [] if isinstance(keep, Budget) or dropped else group_counts(keep, members, blocks, fork)
     facts: dict[str, Any] = {"seed": seed, **({"traced": True} if traced else {})}
@@ -111,7 +111,7 @@ def plan_heads(
     if dropped is not None:
         chosen = drop_heads(*shape, fork, dropped.rate, seed)
         facts["rate"] = dropped.rate
-    elif counts and all(isinstance(how, Random) for how in methods):
+    elif counts and all(isinstance(each, Random) for each in methods):
         tables = drawn_scores(of_members(methods, members), *shape[1:], seed)
         groups = map(choose_heads, [group_scores(table, blocks) for table in tables], counts)
         chosen = tuple(heads_of_groups(each, blocks) for each in groups)
@@ -125,28 +125,26 @@ def plan_heads(
             from ...tasks.regression import loss_of
 
             facts["loss"] = loss_of(np.asarray(drawn.labels), architecture.score_activation, drawn.source)
-        unknown = _unknown(methods, drawn, read, architecture, seed)
+        ood = _ood_examples(methods, drawn, read, architecture, seed)
         ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
         guarded = any(isinstance(method, Circuit) and method.max_accuracy_loss < ANY for method in methods)
         compared = guarded or isinstance(keep, Budget)
         scoring, held_out = split_examples(drawn, seed) if compared else (drawn, drawn)
-        job = Job(loaded, architecture, scoring, unknown, ready, reading, seed, progress)
+        job = Job(loaded, architecture, scoring, ood, ready, reading, seed, progress)
         with Choice(job, methods, members).searching() as choice:
             if not compared:
-                chosen, found = choice.heads(counts), choice.provenance(counts)
+                chosen, provenance = choice.heads(counts), choice.provenance(counts)
             else:
                 from .plan_search import heads_within_margin, mean_tokens, plan_within
 
                 if isinstance(keep, Budget):
                     at, tokens = None if fork_from is None else fork, mean_tokens(drawn, ready, architecture)
-                    chosen, found = plan_within(keep, choice, members, at, tokens, held_out)
+                    chosen, provenance = plan_within(keep, choice, members, at, tokens, held_out)
                 else:
-                    chosen, found = heads_within_margin(choice, counts, held_out)
-        if unknown is not None and len(unknown) < 200:
-            log.warning(
-                "%s has %d OOD examples; circuits overfit fewer than 200: give more", unknown.name, len(unknown)
-            )
-        facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
+                    chosen, provenance = heads_within_margin(choice, counts, held_out)
+        if ood is not None and len(ood) < 200:
+            log.warning("%s has %d OOD examples; circuits overfit fewer than 200: give more", ood.name, len(ood))
+        facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=ood), **provenance}
     name = ",".join(map(name_of, methods))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
@@ -166,26 +164,28 @@ def _read(model: Any, processor: Any, traced: bool) -> tuple[Any, Any, tuple[Blo
     return loaded, architecture, blocks_of(loaded, architecture)
 
 
-def _unknown(
+def _ood_examples(
     methods: Sequence[Method], drawn: Examples, read: Callable[..., Examples], architecture: Architecture, seed: int
 ) -> Examples | None:
-    """The out-of-distribution examples that circuits are searched on."""
-    asked = [method.ood for method in methods if isinstance(method, Circuit) and method.ood is not None]
-    if not asked:
+    """The OOD examples for the search of circuits."""
+    sources = [method.ood for method in methods if isinstance(method, Circuit) and method.ood is not None]
+    if not sources:
         return None
-    if any(ood is not asked[0] and not (isinstance(ood, str | Path) and ood == asked[0]) for ood in asked[1:]):
-        raise InputError("the circuits of the members name different out-of-distribution data; expected one for all")
-    pseudo = is_pseudo(asked[0])
-    unknown = synthetic_ood(drawn, architecture.modality, seed) if pseudo else read(asked[0], None)
-    check_alike(drawn, unknown)
-    return unknown
+    if any(ood is not sources[0] and not (isinstance(ood, str | Path) and ood == sources[0]) for ood in sources[1:]):
+        raise InputError("the members' circuits have different out-of-distribution data; give the same data to all")
+    pseudo = is_pseudo(sources[0])
+    examples = synthetic_ood(drawn, architecture.modality, seed) if pseudo else read(sources[0], None)
+    check_alike(drawn, examples)
+    return examples
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
-    """A processor for the model: the one given, or the one stored with the checkpoint."""
+    """A processor for the model: the argument, or the processor stored with the checkpoint."""
     if processor is None:
         if source is None:
-            raise InputError("the model was not loaded from a folder; give its tokenizer or image processor=…")
+            raise InputError(
+                "the model was not loaded from a folder; pass its tokenizer or image processor as processor=…"
+            )
         processor = load_processor(source, architecture.modality)
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
         return processor
@@ -193,22 +193,24 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
 
 
 def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: int, traced: bool) -> None:
-    """Refuse what does not go together, before any long work."""
+    """Raise ``InputError`` for options that do not fit together."""
     check_seed(seed)
     if traced:
         _check_traced(methods, keep)
     if any(isinstance(method, Dropout) for method in methods):
         if keep != USUAL:
-            raise InputError(f"keep is {cut(keep)} for method 'dropout', whose rate decides it; leave it out")
+            raise InputError(f"keep is {cut(keep)}, but the rate of method 'dropout' decides the heads; omit keep")
         return
     if isinstance(keep, Budget) and members < 2:
         raise InputError(
-            f"a budget ({keep.ratio:g}) needs 2 or more members; give more members, or heads to keep (keep)"
+            f"a budget ({keep.ratio:g}) needs 2 or more members; use more members, or a number of heads (keep)"
         )
     for method in methods:
         if isinstance(method, Circuit):
             if method.average and isinstance(keep, Budget):
-                raise InputError("averaged circuits make a plan of one member; give the heads to keep, not a budget")
+                raise InputError(
+                    "averaged circuits form one member and cannot have a budget; give the number of heads (keep)"
+                )
             if data is None:
                 raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
             check_apart(data, None if is_pseudo(method.ood) else method.ood)
@@ -218,18 +220,20 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
 
 
 def _check_traced(methods: Sequence[Method], keep: Any) -> None:
-    """Refuse options that need a declared family."""
+    """Raise ``InputError`` for options that need a declared family."""
     if any(isinstance(method, Circuit | Dropout) for method in methods):
-        asked = ",".join(map(name_of, methods))
-        raise InputError(f"method {asked} is not for traced models, which do without {LACKS}; choose taylor or random")
+        names = ",".join(map(name_of, methods))
+        raise InputError(f"traced models do not support method {names}, nor {LACKS}; choose taylor or random")
     if isinstance(keep, Budget):
-        raise InputError("a traced model has no cost estimate; give the heads to keep (keep=0.5, --keep 0.5)")
+        raise InputError(
+            "a traced model has no cost estimate for a budget; give the heads to keep (keep=0.5, --keep 0.5)"
+        )
     if any(isinstance(method, Random) and method.systematic for method in methods):
-        raise InputError("systematic is given for a traced model, whose members are drawn apart; leave it out")
+        raise InputError("traced models do not support systematic random heads; omit systematic")
 
 
 def data_provenance(calibration: Examples) -> dict[str, Any]:
-    """What the calibration data were."""
+    """Provenance of the calibration data."""
     return {
         "data": calibration.name,
         "examples": len(calibration),

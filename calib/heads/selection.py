@@ -1,6 +1,6 @@
-"""From scores and counts to heads: how members' scores are made to differ, and which heads then stay.
+"""Selection of heads from scores and counts, with diversity between members.
 
-With it the examples that choose between plans, held out of those that score heads, and how much plans may lose on them.
+Also the split into examples that score heads and held-out examples that compare plans, and the margins of loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Table = np.ndarray | Sequence[np.ndarray]
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
-    """One score table for each member, [M, L, H], from importances by example, [N, L, H]; one member has the mean."""
+    """Score tables of the members, [M, L, H], from importances by example, [N, L, H]; one member has the mean."""
     mean = per_example.mean(axis=0, dtype=np.float64)
     if members == 1:
         return mean[None]
@@ -34,19 +34,19 @@ def diversify(per_example: np.ndarray, members: int, diversity: str, noise: floa
 
 
 def deviates(members: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Standard normal numbers for each of M ≥ 2 members, [M, *shape], that sum to zero over the members."""
+    """Standard normal numbers for M ≥ 2 members, [M, *shape], with zero sum over the members."""
     drawn = np.stack([np.random.default_rng([seed, member]).standard_normal(shape) for member in range(members)])
     return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))  # variance 1 again
 
 
 def resampled_counts(sizes: Sequence[int], seed: int, member: int) -> list[np.ndarray]:
-    """How often a bootstrap resample of each set of examples draws each one: arrays [size]."""
+    """Counts of examples in a bootstrap resample of each set: arrays [size]."""
     rng = np.random.default_rng([seed, member])
     return [np.bincount(rng.integers(0, max(size, 1), size=size), minlength=size).astype(float) for size in sizes]
 
 
 def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
-    """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index."""
+    """The ``counts[layer]`` heads of highest score in every layer; ties prefer the lower index."""
     return next(sets_by_score(scores, counts))
 
 
@@ -54,10 +54,10 @@ def choose_apart(
     tables: Sequence[Table],
     counts: Sequence[Sequence[int]],
     drawn: Collection[int] = (),
-    found: Mapping[int, Keep] | None = None,
+    fixed: Mapping[int, Keep] | None = None,
 ) -> list[Keep]:
-    """The heads of highest score of each member, or the next best set that no other member has, if there is one."""
-    chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(found or {})
+    """The best heads of each member that no other member has, if any; ``drawn`` and ``fixed`` members may repeat."""
+    chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(fixed or {})
     taken = set(chosen.values())
     for member, (scores, row) in enumerate(zip(tables, counts, strict=True)):
         if member not in chosen:
@@ -68,13 +68,13 @@ def choose_apart(
 
 
 def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
-    """All sets of ``counts[layer]`` heads in every layer, by their summed score, the highest first.
+    """All sets of ``counts[layer]`` heads in every layer, by summed score, highest first.
 
-    Best-first search from the heads of highest score; a set's neighbours replace one head by the next by score.
+    Best-first search from the heads of highest score; a neighbour replaces one head by the next lower one.
     """
     orders = [np.argsort(-row, kind="stable") for row in scores]
     best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
-    found, waiting = {best}, [(0.0, 0, best)]  # score that is lost; a unique number; the set
+    visited, waiting = {best}, [(0.0, 0, best)]  # lost score, unique number, set
     while waiting:
         lost, _, ranks = heapq.heappop(waiting)
         yield tuple(tuple(sorted(order[list(row)].tolist())) for order, row in zip(orders, ranks, strict=True))
@@ -84,14 +84,14 @@ def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
                 if rank + 1 == len(order) or rank + 1 in row:
                     continue
                 worse = (*ranks[:layer], (*row[:place], rank + 1, *row[place + 1 :]), *ranks[layer + 1 :])
-                if worse not in found:
+                if worse not in visited:
                     step = float(score[order[rank]]) - float(score[order[rank + 1]])
-                    heapq.heappush(waiting, (lost + step, len(found), worse))
-                    found.add(worse)
+                    heapq.heappush(waiting, (lost + step, len(visited), worse))
+                    visited.add(worse)
 
 
 def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: float, seed: int) -> tuple[Keep, ...]:
-    """Heads that stay, [members][layers], when each from ``fork_from`` on is dropped at a rate, all but one at most."""
+    """Heads that remain, [members][layers], if heads from ``fork_from`` on are dropped at a rate; at least one."""
     drawn = np.random.default_rng(seed).random((members, layers, heads))
     stays = (drawn >= rate) | (drawn == drawn.max(axis=2, keepdims=True))
     stays[:, :fork_from] = True
@@ -99,7 +99,7 @@ def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: floa
 
 
 def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) -> np.ndarray:
-    """Random scores [M, L, H]; members keep the heads of the highest ones."""
+    """Random scores [M, L, H]; members keep the heads of highest score."""
     scores = np.random.default_rng(seed).random((len(methods), layers, heads))
     for method, members in groups_of(methods):
         if isinstance(method, Random) and method.systematic:
@@ -108,7 +108,7 @@ def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) 
 
 
 def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
-    """Provenance of random members: nothing where each is drawn on its own, a list by member if they differ."""
+    """Provenance of random members: empty if all are independent, a list by member if they differ."""
     systematic = [method.systematic if isinstance(method, Random) else None for method in methods]
     if True not in systematic:
         return {}
@@ -116,28 +116,28 @@ def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
 
 
 def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
-    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944): members share as few heads as they can.
+    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944): members share as few heads as possible.
 
-    In every layer the heads are on a circle in random order, and the members begin at places evenly spread on it, in
-    random order, too. A member that keeps k heads keeps the k that follow: so k need not be known here.
+    In every layer the heads form a circle in random order, and the members start at evenly spaced places, also in
+    random order. A member with k heads keeps the next k heads, so scores do not depend on k.
     """
     random = np.random.default_rng(seed)
     places = random.permuted(np.tile(np.arange(heads), (layers, 1)), axis=1)  # [L, H]
     starts = random.permuted(np.tile(np.arange(members), (layers, 1)), axis=1).T  # [M, L]
-    behind = (places * members - starts[..., None] * heads) % (heads * members)  # in places ÷ M, so that all are whole
+    behind = (places * members - starts[..., None] * heads) % (heads * members)  # in units of 1 ÷ M places: integers
     return -behind.astype(np.float64)
 
 
 def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as one count for each member and layer, [members][layers], of a model whose layers are alike."""
+    """``keep`` as one count for each member and layer, [members][layers], of a model with equal layers."""
     return group_counts(keep, members, [Block("", "", heads, heads, 1, (), False)] * layers, fork_from)
 
 
 def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as a number of groups that share their keys (mostly of one head), for each member and layer."""
+    """``keep`` as numbers of groups of heads that share keys (mostly single heads), by member and layer."""
     several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)
     if several and (len(keep) != members or not all(isinstance(row, list | tuple) for row in keep)):
-        raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
+        raise InputError(f"keep has {len(keep)} entries; expected {members} lists, one for each member")
     rows = [_of_layers(row, len(blocks), fork_from) for row in (keep if several else [keep] * members)]
     trunk = [block.groups for block in blocks[:fork_from]]
     return [trunk + list(map(_groups, row, blocks[fork_from:])) for row in rows]
@@ -157,60 +157,62 @@ def _of_layers(keep: Any, layers: int, fork_from: int) -> list[Any]:
 
 
 def _groups(value: Any, block: Block) -> int:
-    """A count of heads, or a share, as whole groups of a block."""
+    """A count or share of heads as a number of a block's groups."""
     value, size = value.item() if isinstance(value, np.generic) else value, block.heads // block.groups
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
         raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
     if isinstance(value, float) and 0 < value <= 1:
         return max(1, round(value * block.groups))
     if value % size or not 1 <= value <= block.heads:
-        whole = f" in multiples of {size}, since so many share their keys," if size > 1 else ""
+        whole = f" in multiples of {size}, since {size} heads share keys," if size > 1 else ""
         raise InputError(f"keep is {value}; expected 1 to {block.heads} heads,{whole} or a share between 0 and 1")
     return int(value) // size
 
 
 def group_scores(scores: np.ndarray, blocks: Sequence[Block]) -> list[np.ndarray]:
-    """The summed score of each block's groups, [L] arrays [groups], from those of heads [L, H]."""
+    """The summed scores of each block's groups, L arrays [groups], from scores of heads [L, H]."""
     return [row[: block.heads].reshape(block.groups, -1).sum(axis=1) for row, block in zip(scores, blocks, strict=True)]
 
 
-def heads_of_groups(kept: Keep, blocks: Sequence[Block]) -> Keep:
-    """The heads of the groups that each block keeps."""
+def heads_of_groups(keep: Keep, blocks: Sequence[Block]) -> Keep:
+    """The heads in the groups that each block keeps."""
     sizes = [block.heads // block.groups for block in blocks]
     return tuple(
         tuple(group * size + head for group in row for head in range(size))
-        for row, size in zip(kept, sizes, strict=True)
+        for row, size in zip(keep, sizes, strict=True)
     )
 
 
-FEWEST, MOST = 64, 512
-"""Examples held out, where there are enough."""
+MIN_HELD_OUT, MAX_HELD_OUT = 64, 512
+"""Limits of the number of held-out examples."""
 
 
 def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Examples to score heads on, and a random quarter of them (64 to 512, at most half) to choose plans on."""
+    """Examples that score heads, and a random quarter (64 to 512, at most half) that compares plans."""
     total = len(examples)
     if total < 2:
-        raise InputError(f"there is {total} calibration example; expected at least 2, to score heads and compare plans")
-    held_out = min(max(total // 4, FEWEST), MOST, total // 2)
+        raise InputError(
+            f"the calibration data have {total} example; expected 2 or more, to score heads and compare plans"
+        )
+    held_out = min(max(total // 4, MIN_HELD_OUT), MAX_HELD_OUT, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
 
 
 ANY = 100.0
-"""A margin from which on anything may be lost."""
+"""Margin that allows any loss."""
 
 
 def within(loss: float, margin: float) -> bool:
-    """Whether a loss is at most the margin, but for rounding."""
+    """Return True if a loss is at most the margin, except for rounding."""
     return loss <= margin + 1e-9
 
 
 def error_kept(single: float, plan: float, margin: float) -> bool:
-    """Whether the RMSE of a plan's scores is at most ``margin`` per cent above the single model's."""
+    """Return True if a plan's RMSE is at most ``margin`` per cent above the single model's."""
     return 100 * (plan - single) <= margin * single + 1e-9
 
 
 def accuracy_kept(single: float, plan: float, margin: float) -> bool:
-    """Whether a plan's accuracy is within ``margin`` percentage points of the single model's."""
+    """Return True if a plan loses at most ``margin`` percentage points of accuracy to the single model."""
     return 100 * (single - plan) <= margin + 1e-9

@@ -1,9 +1,8 @@
-"""Taylor head importance: how much the loss feels each attention head.
+"""Taylor head importance: sensitivity of the loss to each attention head.
 
-I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of
-head h before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than
-One?"; Molchanov et al. 2019). The inner sum is the derivative of the example's loss by a gate of
-value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them.
+I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of head h before the
+output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than One?"; Molchanov et al. 2019). The sum over
+tokens is the derivative of the loss by a gate of value 1 on the head. One backward pass computes all derivatives.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def taylor_scores(
     batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> np.ndarray:
-    """Per-example head importance |Σ a_h · ∂L/∂a_h|, [N, L, H] float32, 0 for heads that a block lacks."""
+    """Head importance by example |Σ a_h · ∂L/∂a_h|, [N, L, H] float32; 0 for heads that a block lacks."""
     architecture = architecture_of(model) if architecture is None else architecture
     blocks = blocks_of(model, architecture)
     scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
@@ -53,10 +52,10 @@ def taylor_scores(
     try:
         for indices, items, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            known = torch.from_numpy(batch_labels(items, labels[indices], arrays))
+            answers = torch.from_numpy(batch_labels(items, labels[indices], arrays))
             gates = [torch.ones(len(indices), block.heads, requires_grad=True) for block in blocks]
             with torch.enable_grad(), gated_heads(model, blocks, gates):
-                total = loss(model(**tensors).logits, known).sum()  # examples stay independent
+                total = loss(model(**tensors).logits, answers).sum()  # keeps examples independent
                 gradients = torch.autograd.grad(total, gates, allow_unused=True, materialize_grads=True)
             for layer, gradient in enumerate(gradients):
                 scores[indices, layer, : gradient.shape[1]] = gradient.abs().numpy()
@@ -65,20 +64,20 @@ def taylor_scores(
     if not np.isfinite(scores).all():
         raise InputError(
             f"head importance of this {architecture.family!r} model is not finite (NaN or infinity) for some example; "
-            "look for inputs or weights that overflow float32, or plan with --method random"
+            "check inputs and weights for an overflow of float32, or plan with --method random"
         )
     return scores
 
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B] or [B, C], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
+"""Logits [B, C] and labels [B] or [B, C] (tokens: [B, T, C] and [B, T]) → the loss of each example, [B]."""
 
 
 def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
     """The loss of a model's task."""
     if architecture.task == "score":
-        asked = loss_of(np.asarray(examples.labels), architecture.score_activation, examples.source)
-        return partial(score_losses, loss=asked, activation=architecture.score_activation)
+        loss = loss_of(np.asarray(examples.labels), architecture.score_activation, examples.source)
+        return partial(score_losses, loss=loss, activation=architecture.score_activation)
     if architecture.every_token:
         return token_loss
     if architecture.task == "multi_label":
@@ -87,7 +86,7 @@ def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of each text's labelled tokens, nats; 0 where there are none."""
+    """Mean cross-entropy of each text's labelled tokens, nats; 0 without labelled tokens."""
     each = nn.functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="none", ignore_index=IGNORED)  # [B, T]
     return each.sum(dim=1) / (labels != IGNORED).sum(dim=1).clamp_min(1)
 
@@ -100,7 +99,9 @@ def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tenso
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             states = args[0]
             if states.shape[0] % len(own):
-                raise InputError(f"the rows of {block.output} cannot be told apart; choose method 'random'")
+                raise InputError(
+                    f"{block.output} mixes the examples of a batch, so heads cannot be scored; choose method 'random'"
+                )
             by_head = states.reshape(len(own), -1, block.heads, block.head_width)
             return ((by_head * own[:, None, :, None]).reshape(states.shape),)
 

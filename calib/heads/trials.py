@@ -1,9 +1,9 @@
-"""Candidate plans on held-out examples, and the choice among them.
+"""Trials of candidate plans on held-out examples, and the choice among them.
 
-The objective is the negative log-likelihood (of all labels, or of a regression's labels under normal errors) after
-fitting one temperature, or the scale of the members' variance (``metrics.scores``): without it the plan that prunes
-least would always win. Of the plans that are as good as the best one (within one standard error of the paired
-difference, or within 0.005 nats), that of highest mutual information wins, on a tie the cheaper one.
+The objective is the negative log-likelihood after fitting one temperature, or for a regression the scale of the
+members' variance (``metrics.scores``). Without this fit the plan that prunes least would always win. Plans are as good
+as the best within one standard error of the paired difference, or within 0.005 nats. Of these the plan of highest
+mutual information wins; on a tie, the cheaper plan.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .masking import entered, pruned_layer
 from .objectives import Questions
 
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
-"""Tried for the calibrated objective: 0.25 to 4."""
+"""Candidate temperatures, 0.25 to 4."""
 
 
 @dataclass(frozen=True)
 class Trial:
     """A candidate measured on held-out examples, after fitting one temperature, or the scale of a regression.
 
-    Losses [N] are those of the objective; of tags of words summed for each text, in shares of the mean text's words.
-    Accuracy counts examples all of whose labels are right; a regression has an RMSE instead.
+    Losses [N] belong to the objective. For token classification they are sums over words ÷ mean words of a text.
+    Accuracy counts examples with all labels correct; a regression has an RMSE instead.
     """
 
     candidate: Candidate
@@ -59,16 +59,16 @@ class Trial:
         """Percentage points of accuracy below the single model, or per cent of RMSE above it."""
         if self.accuracy is not None and single.accuracy is not None:
             return 100 * (single.accuracy - self.accuracy)
-        assert self.rmse is not None  # what has no accuracy is a regression
+        assert self.rmse is not None  # a regression has no accuracy
         assert single.rmse is not None
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
     def quality(self) -> str:
-        """How right it is, in words."""
+        """Accuracy or RMSE in words."""
         return f"a RMSE of {self.rmse:.4g}" if self.accuracy is None else f"an accuracy of {self.accuracy:.3f}"
 
     def to_json(self) -> dict[str, Any]:
-        """One row of the table of candidates; figures rounded, the cost ratio upwards."""
+        """One row of the table of candidates; metrics rounded, the cost ratio rounded up."""
         return {
             "fork": self.candidate.fork,
             "counts": list(self.candidate.counts),
@@ -81,13 +81,13 @@ class Trial:
         }
 
 
-def lost_words(loss: str, single: Trial) -> str:
-    """What is lost to the single model, in words."""
+def loss_text(loss: str, single: Trial) -> str:
+    """A loss against the single model, in words."""
     return f"{loss} % of the RMSE" if single.accuracy is None else f"{loss} points of accuracy"
 
 
 class HeldOut:
-    """Held-out examples that candidates are tried on; tensors, and questions with a label, are made once."""
+    """Held-out examples for trials of candidates; tensors and labelled questions are cached."""
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
         self.questions, self.activation = Questions(architecture, examples), architecture.score_activation
@@ -95,15 +95,15 @@ class HeldOut:
         self.labels = torch.from_numpy(np.concatenate(self.questions.labels))  # [R], as the texts
         self.texts = np.concatenate(self.questions.texts)
         if not len(self.labels):
-            raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
+            raise InputError(f"no word in the held-out examples of {examples.source} has a tag; give more examples")
 
-    def _each(self, made: Iterable[tuple[np.ndarray, list[Any], Batch]]) -> Iterator[Batch]:
-        for places, items, arrays in made:
+    def _each(self, prepared: Iterable[tuple[np.ndarray, list[Any], Batch]]) -> Iterator[Batch]:
+        for places, items, arrays in prepared:
             self.questions.add(places, items, arrays, unlabelled=False)
             yield arrays
 
     def by_text(self, losses: np.ndarray) -> np.ndarray:
-        """Losses of questions → [N] sums; of words in shares of the mean text's, whose number says nothing."""
+        """Losses of questions → sums by text [N]; for words, divided by the mean number of words of a text."""
         share = self.questions.count / len(losses) if self.questions.tagged else 1.0
         return np.bincount(self.texts, losses, minlength=self.questions.count) * share
 
@@ -122,14 +122,14 @@ def measure(
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-    """Of the trials as good as that of the least NLL, the most diverse; on a tie the cheapest."""
+    """The most diverse of the trials as good as the lowest NLL; on a tie, the cheapest."""
     best = min(trials, key=lambda trial: (trial.nll, trial.candidate.ratio))
-    level = []
+    equal = []
     for trial in trials:
         lost = trial.losses - best.losses
         if lost.mean() <= max(lost.std() / math.sqrt(len(lost)), 0.005):
-            level.append(trial)
-    return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
+            equal.append(trial)
+    return max(equal, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
 
 
 def _trial(candidate: Candidate, logits: Tensor, held_out: HeldOut) -> Trial:
@@ -168,9 +168,9 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 def _logits_of(
     module: FusedClassifier, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress
 ) -> dict[Keep, Tensor]:
-    """Logits [R, C] of every pruned member; layers below its first pruned one run once a batch."""
+    """Logits [R, C] of every pruned member; layers below its first pruned layer run once a batch."""
     heads, layers = module.architecture.heads, module.architecture.layers
-    forks = {keep: next((at for at, kept in enumerate(keep) if len(kept) < heads), layers) for keep in keeps}
+    forks = {keep: next((at for at, row in enumerate(keep) if len(row) < heads), layers) for keep in keeps}
     rows: dict[Keep, list[Tensor]] = {keep: [] for keep in keeps}
     steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
     for batch, arrays in enumerate(steps):
