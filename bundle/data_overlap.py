@@ -61,7 +61,7 @@ def overlaps(
             if share >= MOST and role == "data" and used in refused:
                 raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:
-                part = f"{share:.0%} of its {len(examples)} examples are data that {words} ({name})"
+                part = f"{share:.0%} of its {len(examples)} examples are among those that {words} ({name})"
                 note = f"{doing} {bundle.path.name} on {examples.name}: {part}; {follows}"
                 notes.append(f"{note}; use data that no earlier step has seen, without duplicates")
     for note in notes:
@@ -71,7 +71,7 @@ def overlaps(
 
 def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
     """Error for data most of which an earlier step has seen."""
-    part = f"{share:.0%} of the {len(examples)} examples of {examples.source} are data that {what}"
+    part = f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}"
     return InputError(f"{part}; {doing} needs unseen data; use other data, or accept these with --force (force=True)")
 
 

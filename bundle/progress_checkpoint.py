@@ -92,7 +92,7 @@ class Checkpoint:
                 gone = f"{self.folder} no longer exists: another process finished or deleted it"
                 raise InputError(f"{gone}; check the output first") from error
             if not free:
-                raise InputError(f"another process uses {self.folder}; wait for it, or choose another output")
+                raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
             self._check()
             yield
 
@@ -123,5 +123,5 @@ class Checkpoint:
         stored = self.read(DESCRIPTION, dict[str, Any])
         other = [name for name in {**self._digest, **stored} if stored.get(name) != self._digest.get(name)]
         if other:
-            holds = f"{self.folder} contains an interrupted {self._job} with different {listing(other)}"
-            raise InputError(f"{holds}; repeat its original command, or {self.remedy}")
+            holds = f"{self.folder} holds an interrupted {self._job} with other {listing(other)}"
+            raise InputError(f"{holds}; run the command that began it, or {self.remedy}")

@@ -155,7 +155,7 @@ def _pem(path: str | Path, *kinds: str) -> Path:
         raise InputError(f"{path} is not a file of at most {MAX_PEM_BYTES} bytes; expected a PEM file")
     content = path.read_bytes()
     if not any(f"{kind}-----".encode() in content for kind in kinds):
-        raise InputError(f"{path} has no PEM block; expected a {' or '.join(kinds).lower()}")
+        raise InputError(f"{path} holds no PEM block of a {' or '.join(kinds).lower()}; expected one")
     return path
 
 
