@@ -1,6 +1,6 @@
 """The exceptions that hydrant raises: subclasses of :class:`HydrantError`.
 
-Every message says what was found, what was expected and what to do about it.
+Every message names the problem, the expected value and the fix.
 The command line prints the message as one line and exits with status 2, or 1 for a failed gate.
 """
 
@@ -48,7 +48,7 @@ class MissingExtraError(HydrantError):
 
 
 def of_library(error: BaseException) -> bool:
-    """Whether a library may reject its input by this: an ``Exception``, or a panic of Rust code (tokenizers)."""
+    """Return True for errors by which libraries reject input: an ``Exception``, or a panic of Rust code."""
     kind = type(error)
     return (issubclass(kind, Exception) and not issubclass(kind, MemoryError)) or kind.__name__ == "PanicException"
 
@@ -66,15 +66,15 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """The error for a missing package of one of hydrant's extras; ``None`` for another package."""
+    """Error for a missing package of one of hydrant's extras; ``None`` for another package."""
     package = (error.name or "").partition(".")[0]
     if (extra := EXTRAS.get(package)) is None:
         return None
-    return MissingExtraError(f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{extra}]'")
+    return MissingExtraError(f"{package} is not installed; install it: pip install 'hydrant-uq[{extra}]'")
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import ``module``, or raise ``MissingExtraError`` with the extra that brings it and what it "is needed to" do."""
+    """Import ``module``, or raise ``MissingExtraError`` with its extra and ``purpose``, a verb: "read Parquet"."""
     package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
@@ -92,18 +92,18 @@ LARGEST = 2**31 - 1  # default upper limit of integers
 
 
 def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
-    """Whether ``value`` is a whole number within bounds, of Python or NumPy; a flag is none."""
+    """Return True for a whole number within bounds, of Python or NumPy; booleans are not numbers."""
     return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a seed that is not a whole number from 0 to 2⁶³ − 1."""
+    """Reject a seed that is not a whole number from 0 to 2⁶³ − 1."""
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
 
 
 def check_plain(options: Any) -> None:
-    """Refuse flags of a dataclass that are not booleans, and paths that are not paths."""
+    """Reject flags of a dataclass that are not booleans, and paths that are not paths."""
     for field in fields(options):
         value = getattr(options, field.name)
         if field.type == "bool" and not isinstance(value, bool):
@@ -124,21 +124,21 @@ def short(text: str, limit: int) -> str:
 
 
 def literal(value: object, limit: int = 60) -> str:
-    """A value as Python writes it, shortened to ``limit`` characters, for messages that tell ``1`` from ``"1"``."""
+    """A value as Python writes it (``1`` or ``"1"``), shortened to ``limit`` characters, for messages."""
     text = _text(value, repr)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def listing(names: object, limit: int = 8) -> str:
-    """A short comma-separated list of ``names`` for messages; says how many were left out."""
+    """A short comma-separated list of ``names`` for messages, with their number if some are left out."""
     items = [_text(name) for name in names]  # type: ignore[attr-defined]
     shown = ", ".join(items[:limit]) or "none"
     return shown if len(items) <= limit else f"{shown}, … ({len(items)} in all)"
 
 
 def _text(value: object, write: Callable[[object], str] = str) -> str:
-    """A value in words; of lists within lists as deep as JSON can just be read, that it is one."""
+    """A value in words, or a note if it is nested too deeply."""
     try:
         return write(value)
     except RecursionError:
-        return "something nested too deeply to be shown"
+        return "a value nested too deeply to show"

@@ -1,4 +1,4 @@
-"""How long work shows how far it is: a function that wraps an iterable, given by whoever can show it."""
+"""Progress displays: functions that wrap an iterable and show how far it is."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 
 
 def no_progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:  # noqa: ARG001
-    """The progress display that shows nothing."""
+    """A progress display that shows nothing."""
     return steps

@@ -1,1 +1,1 @@
-"""What travels between the stages: the bundle, its plan, architecture and calibration."""
+"""Data exchanged between the stages: the bundle, its plan, architecture and calibration."""

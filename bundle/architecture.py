@@ -85,49 +85,49 @@ class Architecture:
 
     @property
     def embedding_norm(self) -> bool:
-        """Whether a LayerNorm stands behind the embeddings."""
+        """True if a LayerNorm follows the embeddings."""
         return self.modality == "text" or self.patch_norm
 
     @property
     def ends_with_norm(self) -> bool:
-        """Whether a LayerNorm of its own stands behind the last layer."""
+        """True if a separate LayerNorm follows the last layer."""
         return self.pre_norm and self.final_norm
 
     @property
     def first_token_only(self) -> bool:
-        """Whether nothing but the first token is read behind the last layer."""
+        """True if only the first token is read after the last layer."""
         return self.token_pooling == "first" and not self.every_token
 
     @property
     def every_token(self) -> bool:
-        """Whether the classifier reads each token by itself."""
+        """True if the classifier reads each token by itself."""
         return self.task == "tokens"
 
     @property
     def drops_pooled(self) -> bool:
-        """Whether training applies dropout before the classifier's dense layer, too."""
+        """True if training also applies dropout before the classifier's dense layer."""
         return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
     def absorbs_keys(self) -> bool:
-        """Whether one query can be multiplied into the last layer's key weights: not where keys turn by position."""
+        """True if one query can be multiplied into the last layer's key weights: not with rotary positions."""
         return self.first_token_only and not self.rotary
 
     @property
     def up_width(self) -> int:
-        """Width of what the MLP's first linear map gives: twice its inner width where half of that is a gate."""
+        """Output width of the MLP's first linear map: its inner width, or twice that with a gate."""
         return self.mlp_width * (2 if self.gated_mlp else 1)
 
     def rotary_of(self, layer: int) -> float | None:
-        """θ of a layer's rotary positions; ``None`` where there are none."""
+        """θ of a layer's rotary positions; ``None`` without rotary positions."""
         return self.rotary[layer] if self.rotary else None
 
     def window_of(self, layer: int) -> int | None:
-        """How many tokens away a layer's attention reaches; ``None`` for any."""
+        """Reach of a layer's attention in tokens; ``None`` for any distance."""
         return (self.windows[layer] if self.windows else 0) or None
 
     def has(self, name: str) -> bool:
-        """Whether the model has a tensor of a canonical or fused name, of those that only some models have."""
+        """Return True unless the model lacks the optional tensor of this canonical or fused name."""
         module, _, kind = name.rpartition(".")
         if module == "layers.0.attention_norm" and not self.first_norm:
             return False
@@ -143,22 +143,22 @@ class Architecture:
 
     @property
     def classifier_width(self) -> int:
-        """Width of what the classifier reads: P, d, or 2·d where that is two tokens side by side."""
+        """Input width of the classifier: P, d, or 2·d for two tokens side by side."""
         return self.pooled_width or self.width * (2 if self.token_pooling == "first_and_mean" else 1)
 
     @property
     def head_bias(self) -> bool:
-        """Whether the dense layer before the classifier and the classifier have biases."""
+        """True if the dense layer before the classifier and the classifier have biases."""
         return self.pooling != "unit"
 
     @property
     def tapped_layers(self) -> range:
-        """Layers whose vectors a distance may read: behind the last only the first token may be computed."""
+        """Layers whose vectors a distance may read: all but the last, which may compute its first token only."""
         return range(self.layers - 1)
 
     @property
     def layer_taps(self) -> tuple[str, ...]:
-        """Vectors of a layer that a distance may read: each token's, or the first where there is one, and the mean."""
+        """Vectors of a layer that a distance may read: each token's, or the mean and the first if there is one."""
         if self.every_token:
             return ("token",)
         return ("first", "mean") if self.modality == "text" or self.prefix_tokens > 0 else ("mean",)
@@ -170,35 +170,35 @@ class Architecture:
 
     @property
     def max_sequence(self) -> int:
-        """Longest sequence of tokens the model reads; for images the fixed number of tokens."""
+        """Longest sequence in tokens; for images the fixed number of tokens."""
         if self.modality == "image":
             patches = (self.image_height // self.patch_height) * (self.image_width // self.patch_width)
             return self.prefix_tokens + patches
         return self.positions - (0 if self.position_padding is None else self.position_padding + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object; those of :data:`ADDED` only where they are not the default."""
+        """The fields as a JSON object; those of :data:`ADDED` only if they differ from the default."""
         return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
-        found = convert(data, cls, file)
+        architecture = convert(data, cls, file)
         wrong = sorted(({field.name for field in fields(cls)} ^ set(data)) - set(ADDED))
-        wrong += [name for name, fits in _fits(found).items() if not fits]
+        wrong += [name for name, fits in _fits(architecture).items() if not fits]
         if wrong:
-            raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
-        return found
+            raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no declared model has")
+        return architecture
 
 
 BIASES = ("norms", "output", "mlp", "pooler")  # parts that may lack biases
-# Fields from `token_pooling` on: bundles of hydrant 0.1 lack them, and mean these defaults.
+# Fields from `token_pooling` on; bundles of hydrant 0.1 lack them, with these defaults.
 ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
 
 
 def _fits(arch: Architecture) -> dict[str, bool]:
-    """Whether fields fit each other, by the name of one of them."""
+    """Consistency checks between fields, by the name of one field."""
     text, tokens, image = arch.modality == "text", arch.task == "tokens", arch.modality == "image"
     sizes = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
     counted = [name for name in (["vocabulary", "positions"] if text else sizes) if getattr(arch, name) < 1]
@@ -221,7 +221,7 @@ def _fits(arch: Architecture) -> dict[str, bool]:
 
 
 def part_of(name: str) -> str:
-    """The one of :data:`PARTS` that a canonical weight belongs to, such as ``mlp`` for ``layers.3.mlp.up.weight``."""
+    """The entry of :data:`PARTS` that contains a canonical weight: ``mlp`` for ``layers.3.mlp.up.weight``."""
     pieces = name.split(".")
     part = pieces[2] if pieces[0] == "layers" else pieces[0]
     return "norms" if part.endswith("_norm") else part
@@ -232,12 +232,12 @@ PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")  # a
 
 
 def check_parts(names: Iterable[str]) -> frozenset[str]:
-    """Validate the names of parts to keep separate; ``all`` stands for every part."""
-    wanted = {names} if isinstance(names, str) else set(names)
-    if unknown := wanted - {*PARTS, "all"}:
+    """Validate the names of parts to keep separate; ``all`` means every part."""
+    parts = {names} if isinstance(names, str) else set(names)
+    if unknown := parts - {*PARTS, "all"}:
         raise InputError(f"cannot keep {cut(min(unknown))} separate; expected some of {', '.join(PARTS)}, or all")
-    wanted = set(PARTS) if "all" in wanted else wanted
-    return frozenset(wanted - {"attention"})
+    parts = set(PARTS) if "all" in parts else parts
+    return frozenset(parts - {"attention"})
 
 
 def rotary_frequencies(base: float, head_width: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""``calibration.json``: temperatures, and the thresholds by which a prediction becomes a decision.
+"""``calibration.json``: temperatures, and the thresholds that turn a prediction into a decision.
 
 All values are exact in float32, so that every runtime compares the same numbers (docs/reference/bundle.md).
 """
@@ -61,12 +61,12 @@ class Threshold:
 
     @property
     def side(self) -> str:
-        """``"below"`` or ``"above"``: where the uncertain inputs lie."""
+        """Side of the uncertain inputs: ``"below"`` or ``"above"``."""
         return SIDES[self.score]
 
     def __post_init__(self) -> None:
         if self.score not in SIDES:
-            raise ValueError(f"a threshold on {cut(self.score)}, which is none of {', '.join(SIDES)}")
+            raise ValueError(f"a threshold on {cut(self.score)}; expected a score: {', '.join(SIDES)}")
 
     def to_json(self) -> dict[str, Any]:
         """The threshold as a JSON object."""
@@ -75,7 +75,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Conformal:
-    """Prediction sets that hold the label with probability at least 1 − α (``calib.decisions.thresholds``)."""
+    """Prediction sets that contain the label with probability at least 1 − α (``calib.decisions.thresholds``)."""
 
     method: str
     alpha: Amount
@@ -85,14 +85,14 @@ class Conformal:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"conformal method {cut(self.method)}, which is none of {', '.join(METHODS)}")
+            raise ValueError(f"conformal method {cut(self.method)}; expected one of {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals around a score, of half width quantile · √(variance + floor), that hold the label with this confidence.
+    """Normalised conformal intervals around a score (Lei et al. 2018), which contain the label with this confidence.
 
-    They are normalised conformal (Lei et al. 2018). The variance of an error is σ² = factor · (variance + floor).
+    Half width: quantile · √(variance + floor). The variance of an error is σ² = factor · (variance + floor).
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -105,7 +105,7 @@ class Intervals:
 
     def __post_init__(self) -> None:
         if self.bounds is not None and self.bounds[0] > self.bounds[1]:
-            raise ValueError(f"the lower of the bounds {list(self.bounds)} is the larger one")
+            raise ValueError(f"bounds {list(self.bounds)}; expected the lower one first")
 
 
 UNFITTED = 0.5  # threshold of each label of an uncalibrated multi-label model
@@ -113,7 +113,7 @@ UNFITTED = 0.5  # threshold of each label of an uncalibrated multi-label model
 
 @dataclass(frozen=True)
 class LabelDecisions:
-    """Each label's own temperature [C], and the threshold [C] that its probability must exceed to apply."""
+    """Temperature [C] of each label, and the threshold [C] above which its probability makes it apply."""
 
     temperatures: tuple[Temperature, ...]
     thresholds: tuple[Share, ...]
@@ -153,13 +153,13 @@ class Histogram(Spec, frozen=True):
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.edges) + 1 or not sum(self.counts):
-            raise ValueError("a histogram needs one count more than edges, and one example at least")
+            raise ValueError("a histogram needs one count more than edges, and at least one example")
         if not all(map(math.isfinite, self.edges)) or any(low >= high for low, high in pairwise(self.edges)):
             raise ValueError("the edges of a histogram are finite and ascend")
 
 
 class TrafficReference(Spec, frozen=True):
-    """Calibration examples as traffic is compared with them: histograms of scores, and predictions by label."""
+    """Calibration examples as the reference for traffic: histograms of scores, and predictions by label."""
 
     inputs: Some
     rates: Mapping[str, Rate] = {}
@@ -171,9 +171,9 @@ class TrafficReference(Spec, frozen=True):
             raise ValueError(f"the rate {sorted(unknown)[0]!r} is not one of {', '.join(RATES)}")
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object; without labels for a model of one output."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found if self.labels else {name: value for name, value in found.items() if name != "labels"}
+        """The JSON object; without labels for regression."""
+        facts: dict[str, Any] = msgspec.to_builtins(self)
+        return facts if self.labels else {name: value for name, value in facts.items() if name != "labels"}
 
 
 def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -184,7 +184,7 @@ def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A bundle's ``calibration.json``; entries that were not fitted are absent."""
+    """A bundle's ``calibration.json``, without entries that were not fitted."""
 
     temperature: Temperature = 1.0
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
@@ -196,11 +196,11 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if unknown := set(self.thresholds) - {ABSTAIN, OOD}:
-            raise ValueError(f"the threshold {cut(min(unknown))} is neither {ABSTAIN!r} nor {OOD!r}")
+            raise ValueError(f"threshold {cut(min(unknown))}; expected {ABSTAIN!r} or {OOD!r}")
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """T of each label where each has its own, else the one of all classes."""
+        """T of each label for multi-label, else the one T of all classes."""
         return (self.temperature,) if self.labels is None else self.labels.temperatures
 
     def to_json(self) -> dict[str, Any]:
@@ -219,20 +219,20 @@ class Calibration:
     @classmethod
     def of(cls, bundle: Bundle) -> Calibration:
         """Read and validate the calibration of a bundle."""
-        file, found = bundle.path / CALIBRATION, bundle.read_json(CALIBRATION)
-        check_schema({"schema": SCHEMA, **found} if isinstance(found, dict) else found, SCHEMA, file)
+        file, data = bundle.path / CALIBRATION, bundle.read_json(CALIBRATION)
+        check_schema({"schema": SCHEMA, **data} if isinstance(data, dict) else data, SCHEMA, file)
         where = f"{file} (calibrate again with `hydrant calibrate`)"
-        calibration = convert({"temperature": None, **found}, cls, where)
-        for name, entry in found.get("thresholds", {}).items():
+        calibration = convert({"temperature": None, **data}, cls, where)
+        for name, entry in data.get("thresholds", {}).items():
             side = calibration.thresholds[name].side
             if entry.get("side", side) != side:
                 raise BundleError(f"{where}: threshold {name} has side {cut(entry['side'])}; expected {side!r}")
         labels, count = calibration.labels, len(bundle.labels)
         if labels is not None and not len(labels.temperatures) == len(labels.thresholds) == count:
-            raise BundleError(f"{where}: labels has not {count} temperatures and thresholds, one for each label")
+            raise BundleError(f"{where}: labels needs {count} temperatures and thresholds, one for each label")
         return calibration
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(msgspec.json.encode(value))
-    return found
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(value))
+    return plain

@@ -1,4 +1,4 @@
-"""Overlap of data with those that a bundle was made and fitted on."""
+"""Overlap between data and the data that a bundle was made and fitted on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .density_file import fitted_on
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)
-LEAST = 0.05  # share of examples from which an overlap is reported: greetings recur in any data
-SEEN, NEAR = "figures look better than they are", "they look nearer than fresh inputs do"
+LEAST = 0.05  # share of examples above which an overlap is reported: greetings recur in any data
+SEEN, NEAR = "metrics look better than they are", "distances look smaller than on fresh inputs"
 
 Use = tuple[str, str, Fingerprint]  # verb, name of the data, fingerprint
 
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
-    "tuned": {"data": "tuned on", "validation": "judged on while it was tuned"},
+    "tuned": {"data": "tuned on", "validation": "validated on during tuning"},
     "calibrated": {"data": "calibrated on", "ood": "calibrated against"},
 }
 
-MOST = 0.9  # share of examples from which an overlap is refused
-LEARNT = ("tuned on",)  # refused for calibration
-JUDGED = (*LEARNT, "calibrated on")  # refused for evaluation
+MOST = 0.9  # share of examples above which an overlap is an error
+LEARNT = ("tuned on",)  # rejected for calibration
+JUDGED = (*LEARNT, "calibrated on")  # rejected for evaluation
 FITTED = "fitted"
 
 
@@ -38,15 +38,15 @@ def overlaps(
     anew: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> list[str]:
-    """Warn of data that an earlier step has seen, in the log and as sentences for a report."""
+    """Warn of data that an earlier step has seen: log them, and return sentences for a report."""
     past = {words for step in anew if step in USES for words in USES[step].values()}
     uses = [use for use in _recorded(bundle) if use[0] not in past]
     seen = [(words, f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
     about = {} if FITTED in anew else fitted_on(bundle)
-    if (found := _stored(about, "data")) is not None:
+    if (fingerprint := _stored(about, "data")) is not None:
         name = _name(about, "data")
-        seen.append((FITTED, "its distance was fitted on", name, found, NEAR))
-        uses.append(("given its distance from", name, found))
+        seen.append((FITTED, "its distance was fitted on", name, fingerprint, NEAR))
+        uses.append(("given its distance from", name, fingerprint))
     if not seen:
         return []
     modality = bundle.any_architecture().modality
@@ -62,17 +62,17 @@ def overlaps(
                 raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:
                 part = f"{share:.0%} of its {len(examples)} examples are among those that {words} ({name})"
-                note = f"{doing} {bundle.path.name} on {examples.name}: {part}, so that {follows}"
-                notes.append(f"{note}; give data that no earlier step has seen, and no example twice")
+                note = f"{doing} {bundle.path.name} on {examples.name}: {part}; {follows}"
+                notes.append(f"{note}; use data that no earlier step has seen, without duplicates")
     for note in notes:
         log.warning("%s", note)
     return notes
 
 
 def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
-    """The error for data most of which an earlier step has seen."""
+    """Error for data most of which an earlier step has seen."""
     part = f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}"
-    return InputError(f"{part}; {doing} needs data of its own; force=True (--force) accepts these")
+    return InputError(f"{part}; {doing} needs unseen data; use other data, or accept these with --force (force=True)")
 
 
 FORMS = {True: "pairs of texts", False: "single texts"}  # by is_pair
@@ -84,24 +84,24 @@ REMEDY = {
 
 
 def form_used(bundle: Bundle) -> tuple[bool, str] | None:
-    """Whether the recorded data of a bundle's steps are pairs of texts, and the last of them; ``None`` if unknown."""
+    """True if a bundle's recorded data are pairs of texts, and the last of them in words; ``None`` if unknown."""
     try:
         return _form(_recorded(bundle))
-    except HydrantError:  # whoever needs the plan or the calibration says what is wrong with them
+    except HydrantError:  # reported where the plan or the calibration is needed
         return None
 
 
 def warn_of_form(bundle: Bundle, doing: str, name: str, now: Fingerprint | None) -> None:
-    """Warn in the log of single texts for a bundle of pairs, or the other way round."""
+    """Log a warning for single texts with a bundle of pairs, or the other way round."""
     for note in _other_form(_recorded(bundle), f"{doing} {bundle.path.name} on {name}", now):
         log.warning("%s", note)
 
 
 def _form(uses: Iterable[Use]) -> tuple[bool, str] | None:
-    """The one form of all recorded data, and the last of them in words."""
-    known = [(words, name, each.pairs) for words, name, each in uses if each.pairs is not None]
-    found = [(pairs, f"{words} {FORMS[pairs]} ({name})") for words, name, pairs in known]
-    return found[-1] if len({pairs for pairs, _ in found}) == 1 else None
+    """The common form of all recorded data, and the last of them in words."""
+    recorded = [(words, name, each.pairs) for words, name, each in uses if each.pairs is not None]
+    forms = [(pairs, f"{words} {FORMS[pairs]} ({name})") for words, name, pairs in recorded]
+    return forms[-1] if len({pairs for pairs, _ in forms}) == 1 else None
 
 
 def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> list[str]:
@@ -120,8 +120,8 @@ def _recorded(bundle: Bundle) -> Iterator[Use]:
     for step, parts in USES.items():
         about: Any = facts[step] if isinstance(facts[step], Mapping) else {}
         for part, words in parts.items():
-            if (found := _stored(about, part)) is not None:
-                yield words, _name(about, part), found
+            if (fingerprint := _stored(about, part)) is not None:
+                yield words, _name(about, part), fingerprint
 
 
 def _stored(about: Mapping[str, Any], part: str) -> Fingerprint | None:

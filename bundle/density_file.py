@@ -1,8 +1,8 @@
 """``density.safetensors``: the distance of an input's features from the training data.
 
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
-tokens behind a shared layer; or ``last.0``, the input of a member's pooler or classifier (``last.0.mean`` the mean
-where it reads both). Token classification has ``layers.3.token`` and ``last.0`` for every token. With f of unit length,
+tokens after a shared layer; or ``last.0``, the input of a member's pooler or classifier (``last.0.mean`` the mean
+if it reads both). Token classification has ``layers.3.token`` and ``last.0`` for every token. With f of unit length,
 the squared Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
@@ -37,7 +37,7 @@ TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
 class Facts(Spec, frozen=True):
-    """The metadata; ``weights_sha256`` belongs to the weights that give these features."""
+    """The metadata; ``weights_sha256`` is the digest of the weights with these features."""
 
     schema: int
     taps: tuple[str, ...]
@@ -47,7 +47,7 @@ class Facts(Spec, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """The fitted distance of a bundle, of K taps of width d and R classes that had examples.
+    """The fitted distance of a bundle: K taps of width d, and R classes with examples.
 
     ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
     mean and standard deviation on in-distribution validation data, the latter divided by the tap's weight.
@@ -78,7 +78,7 @@ class Density:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
-        """That of a bundle; ``None`` where none was fitted."""
+        """Read the distance of a bundle; ``None`` without a fitted one."""
         if not bundle.has(DENSITY):
             return None
         path = bundle.file(DENSITY)
@@ -94,28 +94,28 @@ class Density:
         check_schema(decoded, SCHEMA, where)
         facts = convert(decoded, Facts, where)
         if facts.weights_sha256 != bundle.digests().get(WEIGHTS):
-            raise BundleError(f"{where} was fitted for other weights than the bundle's")
+            raise BundleError(f"{where} was fitted for other weights than this bundle's")
         try:
             if set(arrays) != set(TENSORS) or set(kinds) != set(TENSORS):
                 raise ValueError(f"tensors {literal(kinds)}; expected {', '.join(TENSORS)}, each {FLOAT32}")
-            found = cls(facts.taps, **arrays, fitted=facts.fitted)
-            _check(found, bundle)
+            density = cls(facts.taps, **arrays, fitted=facts.fitted)
+            _check(density, bundle)
         except ValueError as error:
             raise BundleError(f"{where} is malformed ({error})") from error
-        return found
+        return density
 
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
     """Data that a bundle's distance was fitted on; empty without a readable distance."""
     try:
         density = Density.of(bundle)
-    except BundleError:  # reported by whoever needs the distance
+    except BundleError:  # reported where the distance is needed
         return {}
     return {} if density is None else density.fitted
 
 
 def _check(density: Density, bundle: Bundle) -> None:
-    """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
+    """Raise ValueError unless names, shapes and numbers fit the bundle's model."""
     architecture = bundle.any_architecture()
     check_taps(density.taps, architecture, bundle.members)
     count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
@@ -128,19 +128,19 @@ def _check(density: Density, bundle: Bundle) -> None:
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError(f"{name} is {list(array.shape)}; expected {list(shape)} of finite numbers")
     if not (density.scale > 0).all():
-        raise ValueError("scale holds numbers that are not above 0")
+        raise ValueError("scale has numbers of 0 or below; expected positive ones")
 
 
 def check_taps(taps: Sequence[str], architecture: AnyArchitecture, members: int) -> None:
-    """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
+    """Raise ValueError for no taps, duplicates, or a name that is not a tap of a model of this shape."""
     if not taps or len(set(taps)) != len(taps):
         raise ValueError(f"taps {literal(list(taps))}; expected different ones, at least one")
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
         if layer is None:
-            known = match is not None and int(member or 0) < members and (mean or "") in architecture.last_taps
+            valid = match is not None and int(member or 0) < members and (mean or "") in architecture.last_taps
         else:
-            known = int(layer) in architecture.tapped_layers and kind in architecture.layer_taps
-        if not known:
+            valid = int(layer) in architecture.tapped_layers and kind in architecture.layer_taps
+        if not valid:
             raise ValueError(f"tap {literal(tap)} of a model of {architecture.layers} layers and {members} members")

@@ -1,4 +1,4 @@
-"""Metadata of ONNX graphs, read without any library or the weights, and compared with those of their bundle."""
+"""Metadata of ONNX graphs, read without a library or the weights, and compared with the bundle."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bu
 
 METADATA, KEY, VALUE = 14, 1, 2  # fields of ONNX's ModelProto and StringStringEntryProto
 GRAPH, INPUT, OUTPUT = 7, 11, 12  # fields of ModelProto and GraphProto
-_Fact = tuple[str, Any, Callable[[str], Any]]  # source file, its value, decoder of the graph's text
+_Fact = tuple[str, Any, Callable[[str], Any]]  # source file, expected value, decoder of the graph's text
 
 
 def graph_metadata(path: Path) -> dict[str, str]:
-    """``metadata_props`` of an ONNX file; empty for what is not one."""
+    """``metadata_props`` of an ONNX file; empty for other files."""
     if not path.is_file():
         return {}
     with path.open("rb") as file, suppress(ValueError):
@@ -39,21 +39,21 @@ def tokenizer_source(bundle: Bundle) -> str:
 
 
 def check_all_graphs(bundle: Bundle) -> None:
-    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong."""
+    """Reject a bundle if any of its graphs contradicts it."""
     check_graph(bundle, *(name for name in bundle.digests() if name.endswith(".onnx") and name != TOKENIZER_GRAPH))
 
 
 def check_graph(bundle: Bundle, *names: str) -> None:
-    """Refuse graphs whose metadata contradict their bundle; absent metadata are not compared."""
+    """Reject graphs whose metadata contradict their bundle; absent metadata are not compared."""
     facts = _expected(bundle) if names else {}
     for path in (bundle.path / name for name in names):
-        said = graph_metadata(path)
-        for key in sorted(set(facts) & set(said)):
+        metadata = graph_metadata(path)
+        for key in sorted(set(facts) & set(metadata)):
             source, expected, decoded = facts[key]
             try:
-                value = decoded(said[key])
+                value = decoded(metadata[key])
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-                value = said[key]
+                value = metadata[key]
             if value != expected:
                 ours, theirs = _different(value, expected)
                 what = f"{key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says {cut(theirs)}"
@@ -79,7 +79,7 @@ def _expected(bundle: Bundle) -> dict[str, _Fact]:
 
 
 def _decides(stored: Any, *names: str) -> _Fact:
-    """An entry of the calibration, but for the notes in it, which may differ between versions."""
+    """The fields of a calibration entry that decide; notes may differ between versions."""
 
     def decided(entry: Any) -> Any:
         return entry and [entry[name] for name in names]
@@ -92,7 +92,7 @@ def _limits(thresholds: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _different(value: Any, expected: Any) -> tuple[Any, Any]:
-    """The first entries that differ of two lists of one length; other values as they are."""
+    """The first different entries of two lists of equal length; other values unchanged."""
     if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
         return value, expected
     return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
@@ -120,7 +120,7 @@ def graph_tensors(path: Path) -> tuple[list[GraphTensor], list[GraphTensor]]:
 
 
 def _tensor(info: bytes) -> GraphTensor:
-    """A ValueInfoProto: its name, and of its type the tensor's elements and shape."""
+    """Name, element type and shape of a ValueInfoProto."""
     tensor = _inner(_inner(info, 2), 1)
     shape = _inner(tensor, 2)
     axes = tuple(_value(axis, 1) for axis in _fields(io.BytesIO(shape), 1, 0, len(shape)))
@@ -128,18 +128,18 @@ def _tensor(info: bytes) -> GraphTensor:
 
 
 def _inner(message: bytes, wanted: int) -> bytes:
-    """The first field of a number that holds bytes; empty without one."""
+    """The first field with this number that contains bytes; empty without one."""
     return next(_fields(io.BytesIO(message), wanted, 0, len(message)), b"")
 
 
 def _value(message: bytes, wanted: int) -> int | None:
-    """The number that a field holds, if it is there."""
-    found = _entries(io.BytesIO(message), 0, len(message))
-    return next((value for number, value, end in found if number == wanted and end < 0), None)
+    """The number in a field; ``None`` without the field."""
+    entries = _entries(io.BytesIO(message), 0, len(message))
+    return next((value for number, value, end in entries if number == wanted and end < 0), None)
 
 
 def _fields(file: IO[bytes], wanted: int, start: int, end: int) -> Iterator[bytes]:
-    """Contents of a message's fields of one number, which must hold bytes; all others are passed over."""
+    """Contents of a message's fields with one number that contain bytes."""
     for number, begin, behind in _entries(file, start, end):
         if number == wanted and behind >= 0:
             file.seek(begin)
@@ -147,7 +147,7 @@ def _fields(file: IO[bytes], wanted: int, start: int, end: int) -> Iterator[byte
 
 
 def _entries(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number of each field, with begin and end of its bytes; of one that is a number its value, and −1."""
+    """Number of each field, with begin and end of its bytes; for numeric fields with value and −1."""
     place = start
     while place < end:
         file.seek(place)
@@ -160,14 +160,14 @@ def _entries(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, int, 
         length = {1: 8, 5: 4}.get(key & 7) or (_number(file) if key & 7 == 2 else end)
         begin = file.tell()
         if length > end - begin:
-            raise ValueError("a field that goes beyond the end")
+            raise ValueError("a field beyond the end of its message")
         place = begin + length
         if key & 7 == 2:
             yield key >> 3, begin, place
 
 
 def _number(file: IO[bytes]) -> int:
-    """A number in seven bits a byte, the lowest first."""
+    """A varint: seven bits a byte, the lowest first."""
     number = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)

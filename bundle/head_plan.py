@@ -1,4 +1,4 @@
-"""The head plan, which ``calib`` makes and ``fusion`` consumes: the attention heads that each member keeps."""
+"""The head plan: the attention heads that each member keeps. ``calib`` writes it and ``fusion`` reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .staging import write_atomically
 from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
-Keep = tuple[tuple[int, ...], ...]  # of one member: keep[layer] holds sorted head indices
+Keep = tuple[tuple[int, ...], ...]  # one member: keep[layer] contains sorted head indices
 
 
 class Member(Spec, frozen=True):
@@ -44,16 +44,16 @@ class HeadPlan:
     head in every layer.
 
     Attributes:
-        family: model family the plan was made for, for example ``"bert"``.
+        family: model family of the plan, for example ``"bert"``.
         layers: number of transformer layers L.
         heads: number of attention heads H per layer of the original model.
         members: M entries, each L sorted tuples of head indices in ``[0, H)``; lists become tuples.
-        method: how the heads were chosen (``"taylor"``, ``"circuit"``, ``"random"``, ``"dropout"``; ``"all"``, and
-            ``"lora"`` for all heads of members that adapters make).
-        provenance: JSON-compatible facts about the making of the plan.
+        method: ranking method of the heads (``"taylor"``, ``"circuit"``, ``"random"``, ``"dropout"``; ``"all"``, and
+            ``"lora"`` for members from adapters, which keep all heads).
+        provenance: JSON-compatible facts about the plan's data and options.
 
     Raises:
-        PlanError: on construction, when any of the above does not hold.
+        PlanError: on construction, if any of the above does not hold.
     """
 
     family: str
@@ -64,7 +64,7 @@ class HeadPlan:
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        layers, heads = index(self.layers), index(self.heads)  # NumPy's, too, which JSON does not take
+        layers, heads = index(self.layers), index(self.heads)  # converts NumPy's integers, which JSON rejects
         members = tuple(tuple(tuple(map(index, kept)) for kept in keep) for keep in self.members)
         for name, value in (("layers", layers), ("heads", heads), ("members", members)):
             object.__setattr__(self, name, value)
@@ -80,7 +80,7 @@ class HeadPlan:
 
     @classmethod
     def all_heads(cls, family: str, layers: int, heads: int, members: int = 1) -> HeadPlan:
-        """The plan that prunes nothing: every member keeps every head."""
+        """A plan without pruning: every member keeps every head."""
         everything = tuple(tuple(range(heads)) for _ in range(layers))
         return cls(family, layers, heads, (everything,) * members, "all")
 
@@ -89,21 +89,21 @@ class HeadPlan:
         return [[len(kept) for kept in keep] for keep in self.members]
 
     def same_heads(self, layer: int) -> bool:
-        """Whether all members keep the same heads in a layer."""
+        """Return True if all members keep the same heads in a layer."""
         return len({keep[layer] for keep in self.members}) == 1
 
     @property
     def fork(self) -> int:
-        """The first layer in which members keep different heads: below it runs one trunk. L where they never differ."""
+        """The first layer in which members keep different heads; L if they never differ. Below it runs the trunk."""
         return next((layer for layer in range(self.layers) if not self.same_heads(layer)), self.layers)
 
     def overlap(self) -> dict[str, Any]:
-        """How alike the members' kept heads are: Jaccard index of each pair, averaged over layers.
+        """Similarity of the members' kept heads: Jaccard index of each pair, averaged over layers.
 
         Returns:
-            The ``mean`` of all pairs, each of ``pairs`` (``"0-1"`` and so on), the means ``per_layer``, and as
+            The ``mean`` of all pairs, each of ``pairs`` (``"0-1"`` and so on), the means ``per_layer``, and in
             ``identical`` the pairs of members that keep the same heads. 1.0 means identical choices, 0.0 disjoint
-            ones; of one member ``mean`` is ``None``, and the others are empty.
+            ones; for one member ``mean`` is ``None``, and the others are empty.
         """
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
@@ -118,11 +118,11 @@ class HeadPlan:
         }
 
     def check_fits(self, family: str, layers: int, heads: int) -> None:
-        """Raise ``PlanError`` unless the plan was made for a model of this shape."""
+        """Raise ``PlanError`` unless the plan fits a model of this shape."""
         if (self.family, self.layers, self.heads) != (family, layers, heads):
             planned = f"plan is for a {self.family!r} model of {self.layers} layers of {self.heads} heads"
-            given = f"this model is {family!r} and has {layers} layers of {heads} heads"
-            raise PlanError(f"{planned}, but {given}; make a plan for it with `hydrant plan`")
+            actual = f"this model is {family!r} and has {layers} layers of {heads} heads"
+            raise PlanError(f"{planned}, but {actual}; make a plan for it with `hydrant plan`")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON object of its file (docs/reference/bundle.md)."""
@@ -138,14 +138,14 @@ class HeadPlan:
             PlanError: a key is missing or has the wrong type, or the plan is inconsistent.
         """
         check_schema(data, SCHEMA, "plan", PlanError)
-        found = convert(data, PlanFile, "plan", PlanError)
-        members = tuple(member.keep for member in found.members)
-        return cls(found.family, found.layers, found.heads, members, found.method, found.provenance)
+        file = convert(data, PlanFile, "plan", PlanError)
+        members = tuple(member.keep for member in file.members)
+        return cls(file.family, file.layers, file.heads, members, file.method, file.provenance)
 
     def save(self, path: str | Path) -> None:
         """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes.
 
-        A number of the provenance that is not finite becomes null.
+        Numbers of the provenance that are not finite become null.
         """
         write_atomically(Path(path), to_json_bytes(self.to_json()))
 
@@ -161,7 +161,7 @@ class HeadPlan:
             content = Path(path).read_bytes()
         except OSError as error:
             wrong = f"cannot read plan {path}: {error.strerror or error}"
-            raise InputError(f"{wrong}; expected a plan that `hydrant plan` wrote") from error
+            raise InputError(f"{wrong}; expected a plan.json from `hydrant plan`") from error
         data = from_json_bytes(content, path, PlanError)
         try:
             return cls.from_json(data)

@@ -49,7 +49,7 @@ class Fusion(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """The fields of a manifest that every bundle has, and how it was fused."""
+    """Required fields of a manifest, and facts about the fusion."""
 
     hydrant: str
     family: str
@@ -60,19 +60,19 @@ class Manifest(Struct, frozen=True):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a bundle."""
+    """Read the manifest of a bundle."""
     file = folder / MANIFEST
     if not file.is_file():
-        what = "does not exist" if not folder.exists() else f"holds no {MANIFEST}" if folder.is_dir() else "is a file"
+        what = "does not exist" if not folder.exists() else f"has no {MANIFEST}" if folder.is_dir() else "is a file"
         what = "is a checkpoint" if (folder / "config.json").is_file() else what
-        raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
+        raise BundleError(f"{folder} {what}; expected a bundle from `hydrant make` or `hydrant fuse`")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
+        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a hydrant manifest")
     return validated(from_json_bytes(file.read_bytes(), file), file)
 
 
 def validated(manifest: Any, file: Path) -> dict[str, Any]:
-    """The decoded manifest of a file, as it is."""
+    """Check the decoded manifest of a file, and return it."""
     check_schema(manifest, SCHEMA, file)
     labels, files = convert(manifest, Manifest, file).labels, manifest["files"]
     if len(set(labels)) < len(labels):
@@ -84,34 +84,34 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
 
 
 def safe_name(name: str, file: Path) -> str:
-    """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
+    """Check a name that the manifest ``file`` lists: inside the folder, and valid on every system."""
     path, parts = name.encode(errors="surrogatepass"), name.split("/")
     if len(path) > LONGEST or any(len(part) > LONGEST_PART for part in path.split(b"/")):
-        why = f", a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in all; give it a shorter one"
+        why = f", a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in all; use a shorter one"
     elif not stays_inside(name):
         why = "; a bundle's files must stay inside its folder"
     elif any(part.endswith((".", " ")) or FORBIDDEN.search(part) or DEVICE.fullmatch(part) for part in parts):
-        why = ", a name that Windows cannot hold; give it another"
+        why = ", a name that is invalid on Windows; use another"
     else:
         return name
     raise BundleError(f"{file} lists the file {cut(name)}{why}")
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a name leads to a place inside the folder, on every system."""
+    """Return True if a name is a path inside the folder, on every system."""
     path = PurePosixPath(name)
     normal = bool(name) and name != "." and path.as_posix() == name
     return normal and not (path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name)
 
 
 def check_apart(names: Sequence[str], file: Path) -> None:
-    """Refuse too many names, and two that differ in letter case or Unicode form alone."""
+    """Reject too many names, and names that differ only in letter case or Unicode form."""
     if len(names) > MAX_FILES:
         raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MAX_FILES}")
     seen: dict[str, str] = {}
     for name in names:
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
         if folded in seen:
-            same = f"{cut(seen[folded])} and {cut(name)}, which are one file on macOS and Windows"
-            raise BundleError(f"{file} lists the files {same}; give one of them another name")
+            same = f"{cut(seen[folded])} and {cut(name)}, which are the same file on macOS and Windows"
+            raise BundleError(f"{file} lists the files {same}; rename one of them")
         seen[folded] = name

@@ -1,4 +1,4 @@
-"""``original_check.json``: the original's answers to fixed raw inputs, to repeat the preprocessing anywhere."""
+"""``original_check.json``: the original's predictions for fixed raw inputs, to check preprocessing on any machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .strict_json import check_schema
 
 ORIGINAL_CHECK = "original_check.json"
 SCHEMA = 1
-SAMPLES = 64  # values stored of a sound: machines round its sums differently
+SAMPLES = 64  # stored values of a sound; not a digest, since machines round its sums differently
 SOUND_TOLERANCE = 1e-3
 
 
 class CheckedInput(Spec, frozen=True):
-    """One raw input, its tensors without batch axis (``None`` where rejected), and the highest probabilities."""
+    """One raw input, its tensors without batch axis (``None`` if rejected), and its highest probabilities."""
 
     input: Any
     tensors: Mapping[str, Any] | None
@@ -71,30 +71,30 @@ def check_to_json(check: OriginalCheck) -> dict[str, Any]:
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
-    """Number of the stored ``inputs``, and a line for each that this machine prepares otherwise (``different``)."""
+    """Number of stored ``inputs``, and a line for each that this machine prepares differently (``different``)."""
     if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None
     file, data = bundle.path / ORIGINAL_CHECK, bundle.read_json(ORIGINAL_CHECK)
     check_schema(data, SCHEMA, file)
     rows = convert(data, CheckFile, file).inputs
     try:
-        found = [_difference(processor, index, from_json(row.input), row.tensors) for index, row in enumerate(rows)]
+        lines = [_difference(processor, index, from_json(row.input), row.tensors) for index, row in enumerate(rows)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"{file} is malformed ({cut(error)}); make the bundle again") from error
-    return {"inputs": len(rows), "different": [line for line in found if line]}
+    return {"inputs": len(rows), "different": [line for line in lines if line]}
 
 
 def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str, Any] | None) -> str:
-    """Difference in the preparation of one input; empty if none."""
+    """Difference in the preprocessing of one input; empty if none."""
     try:
         arrays = processor.collate(processor.encode([item], index))
     except InputError as error:
         return "" if stored is None else f"input {index} is rejected now: {error}"
     if stored is None:
-        return f"input {index} was rejected, and is accepted now"
+        return f"input {index} was rejected before, and is accepted now"
     now = _summaries({name: array[0] for name, array in arrays.items()})
     different = [name for name in {**now, **stored} if not _same(now.get(name), stored.get(name))]
-    return f"input {index} has other {', '.join(different)}" if different else ""
+    return f"input {index} has different {', '.join(different)}" if different else ""
 
 
 def _same(now: Any, stored: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The folder of an interrupted job, from which the same call resumes."""
+"""Folder of an interrupted job, from which the same call resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Checkpoint:
-    """Files of an interrupted job, whose digest is in ``job.json``, each whole or absent; nothing without a folder."""
+    """Files of an interrupted job, each whole or absent, with its digest in ``job.json``; nothing without a folder."""
 
     def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
         self.folder = None if folder is None else Path(os.path.realpath(folder))
@@ -37,15 +37,15 @@ class Checkpoint:
 
     @property
     def remedy(self) -> str:
-        """The end of a message about a folder that cannot be used."""
-        return f"delete {self.folder} to start anew, or choose another output"
+        """End of a message about an unusable folder."""
+        return f"delete {self.folder} to start again, or choose another output"
 
     def has(self, name: str) -> bool:
-        """Whether a file was written."""
+        """Return True if a file was written."""
         return self.folder is not None and (self.folder / name).is_file()
 
     def read(self, name: str, kind: type[T]) -> T:
-        """A JSON file, decoded as a kind that msgspec knows."""
+        """Read a JSON file as a type that msgspec can decode."""
         assert self.folder is not None
         try:
             decoded = from_json_bytes((self.folder / name).read_bytes(), self.folder / name, InputError)
@@ -61,7 +61,7 @@ class Checkpoint:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """A place for a file's new content, which replaces the file when the block ends without error."""
+        """A path for a file's new content, which replaces the file when the block ends without error."""
         self.create()
         assert self.folder is not None
         with telling(f"cannot write {self.folder / name}"), owned_folder(self.folder, "part") as stage:
@@ -69,7 +69,7 @@ class Checkpoint:
             (stage / name).replace(self.folder / name)
 
     def create(self) -> None:
-        """Make the folder unless it exists."""
+        """Create the folder unless it exists."""
         assert self.folder is not None
         if self.folder.exists():
             return
@@ -82,15 +82,15 @@ class Checkpoint:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Refuse to share the folder with another process until the block ends, where the system has locks."""
+        """Lock the folder against other processes until the block ends, on systems with locks."""
         self.create()
         assert self.folder is not None
         with ExitStack() as stack:
             try:
                 free = stack.enter_context(alone_in(self.folder))
             except OSError as error:
-                gone = f"{self.folder} is gone: another process finished or deleted it"
-                raise InputError(f"{gone}; look at the output first") from error
+                gone = f"{self.folder} no longer exists: another process finished or deleted it"
+                raise InputError(f"{gone}; check the output first") from error
             if not free:
                 raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
             self._check()
@@ -98,7 +98,7 @@ class Checkpoint:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Hide the folder while a result that ends the job takes its place; a failure brings it back."""
+        """Hide the folder while the job's result replaces it; restore it after a failure."""
         if self.folder is None or not self.exists:
             yield
             return
@@ -111,7 +111,7 @@ class Checkpoint:
                 raise
 
     def remove(self) -> None:
-        """Delete the folder, and what killed processes left of it."""
+        """Delete the folder, and leftovers of killed processes."""
         if self.folder is not None:
             discard(self.folder, self.folder.stem)
             sweep(self.folder.parent, self.folder.stem)
@@ -120,8 +120,8 @@ class Checkpoint:
         assert self.folder is not None
         if not self.has(DESCRIPTION):
             raise InputError(f"{self.folder} is not an interrupted {self._job} (no {DESCRIPTION}); {self.remedy}")
-        found = self.read(DESCRIPTION, dict[str, Any])
-        other = [name for name in {**self._digest, **found} if found.get(name) != self._digest.get(name)]
+        stored = self.read(DESCRIPTION, dict[str, Any])
+        other = [name for name in {**self._digest, **stored} if stored.get(name) != self._digest.get(name)]
         if other:
             holds = f"{self.folder} holds an interrupted {self._job} with other {listing(other)}"
             raise InputError(f"{holds}; run the command that began it, or {self.remedy}")

@@ -1,4 +1,4 @@
-"""Reports on a bundle: put into it, or into a folder of their own, and the last one of ``hydrant verify``."""
+"""Reports on a bundle: storage in the bundle or a separate folder, and the last verification."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ LONGEST = 200  # characters of a quoted report value
 
 
 def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
-    """The writable folder for reports outside the bundle, checked before long work; ``None`` for the bundle."""
+    """The writable folder for reports outside the bundle, or ``None`` for the bundle; call it before long work."""
     if folder is None:
         return None
     chosen = Path(folder).absolute()
     if chosen.resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"report folder {folder} lies in the bundle, which keeps its own reports; leave it out")
-    there = next(place for place in (chosen, *chosen.parents) if place.exists())
-    with telling(f"cannot write into {folder}", "; choose another folder"), owned_folder(there, "report"):
+        raise InputError(f"report folder {folder} is inside the bundle, which stores reports anyway; leave it out")
+    existing = next(place for place in (chosen, *chosen.parents) if place.exists())
+    with telling(f"cannot write into {folder}", "; choose another folder"), owned_folder(existing, "report"):
         return chosen
 
 
 def store_reports(
     bundle: Bundle, files: Mapping[str, bytes | Path], folder: Path | None, remove: Collection[str] = ()
 ) -> list[str]:
-    """Put reports into the bundle, or into ``folder``; their names or paths. A bundle that fails logs a warning."""
+    """Store reports in the bundle or in ``folder``, and return names or paths. A failing bundle logs a warning."""
     if folder is None:
         try:
             bundle.add(files, remove=remove, unchanged=bundle.digests())
         except HydrantError as error:
-            log.warning("the report was not stored: %s; give it a folder with report=… (--report)", error)
+            log.warning("the report was not stored: %s; choose a folder with --report (report=…)", error)
             return []
         return list(files)
     places = {folder / PurePosixPath(name).name: content for name, content in files.items()}
@@ -52,7 +52,7 @@ def store_reports(
 
 
 class Verdict(Struct, frozen=True):
-    """A backend, its precision, and whether all its gates held."""
+    """A backend, its precision, and ``passed``: all its gates passed."""
 
     backend: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\Z")]
     precision: Annotated[str, Meta(pattern=r"^[a-z0-9]{1,20}\Z")]
@@ -60,7 +60,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The report of ``hydrant verify``, as far as it is read."""
+    """The fields of ``hydrant verify``'s report that are read."""
 
     backends: list[Verdict]
     files: dict[str, str]
@@ -80,7 +80,7 @@ class Verification:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Verification | None:
-        """Read it; ``None`` where the bundle has none."""
+        """Read the last verification; ``None`` if the bundle has none."""
         if not bundle.has(REPORT):
             return None
         try:
@@ -92,7 +92,7 @@ class Verification:
             for verdict in (True, False)
         )
         now = bundle.digests()
-        known = {name: now[name] for name in now if name in report.files or not name.startswith(f"{ENGINES}/")}
+        verified = {name: now[name] for name in now if name in report.files or not name.startswith(f"{ENGINES}/")}
         lines = (short(text, LONGEST) for text in (report.reference, report.inputs))  # the bundle may be hostile
         reference, inputs = ("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)
-        return cls(passed, failed, reference, inputs, report.files in (now, known))
+        return cls(passed, failed, reference, inputs, report.files in (now, verified))

@@ -1,7 +1,7 @@
 """Signatures of bundles, by the OpenSSF model-signing standard (a Sigstore bundle over an in-toto statement).
 
 Digests in a manifest detect damage; a signature (``hydrant.sig``) detects attackers. It covers every file of the
-folder and is made last: each later addition, such as a report or an engine, invalidates it.
+folder, so sign last: any later addition, such as a report or an engine, invalidates it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def sign(
     certificate: str | Path | None = None,
     chain: str | Path | None = None,
 ) -> Path:
-    """Sign a bundle, so that whoever trusts the key knows its files for yours; the last step before it ships.
+    """Sign a bundle, the last step before it ships: anyone with the public key can verify your files.
 
-    Every file is first compared with the manifest, and a file that the manifest does not list is refused. The
-    signature follows the OpenSSF model-signing specification 1.0 (ECDSA over P-256, P-384 or P-521), so that its
-    own command line, ``model_signing verify``, checks it, too.
+    Every file is first compared with the manifest, and unlisted files are rejected. The
+    signature follows the OpenSSF model-signing specification 1.0 (ECDSA over P-256, P-384 or P-521), so its
+    own command line, ``model_signing verify``, can check it, too.
 
     Args:
         bundle: bundle folder to sign. In Python also an open ``Bundle``.
@@ -48,11 +48,11 @@ def sign(
         chain: PEM file of the intermediate certificates.
 
     Returns:
-        The path of the signature, ``hydrant.sig`` in the bundle; an earlier one is replaced.
+        The path of the signature, ``hydrant.sig`` in the bundle, which replaces an earlier one.
 
     Raises:
         BundleError: a file is missing, altered, a link or not listed.
-        InputError: the key, the certificate or the chain cannot be used, today is outside the certificate's time, or
+        InputError: the key, the certificate or the chain is unusable, the certificate is not valid today, or
             the folder cannot be written.
         MissingExtraError: model-signing is not installed.
     """
@@ -61,7 +61,7 @@ def sign(
     private = _pem(key, "PRIVATE KEY")
     certificate, chain = (None if each is None else _pem(each, "CERTIFICATE") for each in (certificate, chain))
     if chain is not None and certificate is None:
-        raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
+        raise InputError(f"chain {chain} has no certificate; pass the key's certificate with --certificate, too")
     if certificate is not None:
         _check_time(certificate)
     for name in bundle.manifest["files"]:
@@ -71,9 +71,9 @@ def sign(
     with _blaming_key(private):
         if certificate is not None:
             if os.environ.get(PASSWORD):
-                raise InputError(f"{PASSWORD} is set, but a key with a certificate is read without; decrypt the key")
-            given = {"signing_certificate": certificate, "certificate_chain": [chain or certificate]}  # never none
-            config.use_certificate_signer(private_key=private, **given)
+                raise InputError(f"{PASSWORD} is set, but a key with a certificate must be unencrypted")
+            certificates = {"signing_certificate": certificate, "certificate_chain": [chain or certificate]}
+            config.use_certificate_signer(private_key=private, **certificates)
         else:
             password = os.environ.get(PASSWORD)
             config.use_elliptic_key_signer(private_key=private, password=password.encode() if password else None)
@@ -81,7 +81,7 @@ def sign(
     hashing = _library("hashing").Config()
     unwritable = telling(f"cannot write into bundle {bundle.path}")
     with unwritable, owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
-        passing = [each.name for each in stages(bundle.path, PURPOSE)]  # others' too: they will be gone
+        passing = [each.name for each in stages(bundle.path, PURPOSE)]  # also those of other processes
         hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
         config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
         flush(stage / SIGNATURE)
@@ -90,14 +90,14 @@ def sign(
 
 
 def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
-    """The bundle whose manifest a signature by the trusted key or certificate covers as it is now; refuses others."""
+    """Return the bundle if the trusted key or certificate signed it as it is now."""
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     place = bundle.path / SIGNATURE
     if not place.is_file() or place.is_symlink():
-        raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE}, which `hydrant sign` writes")
+        raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE} from `hydrant sign`")
     if place.stat().st_size > MAX_SIGNATURE_BYTES:
-        raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is no signature of a bundle")
+        raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is not a bundle's signature")
     _check_whole(bundle)
     config = verifying.Config()
     with _blaming_key(pem):
@@ -108,45 +108,45 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the library prints its warnings
             config.verify(bundle.path, place)
-    except Exception as error:  # of several libraries, none of which names its exceptions
+    except Exception as error:  # several libraries, without a common type
         why = _changed(bundle.path, place) or str(error) or type(error).__name__
         wrong = f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)})"
-        raise BundleError(f"{wrong}; get it again from its maker, or sign it again with `hydrant sign`") from error
+        raise BundleError(f"{wrong}; download it again, or sign it again with `hydrant sign`") from error
     if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle
 
 
 def _statement(place: Path) -> dict[str, str]:
-    """The digests that a signature holds: file name → SHA-256, as far as it signs whole files."""
+    """The digests in a signature of whole files: file name → SHA-256."""
     statement = json.loads(base64.b64decode(json.loads(place.read_bytes())["dsseEnvelope"]["payload"]))
     return {one["name"]: one["digest"] for one in statement["predicate"]["resources"]}
 
 
 def _changed(folder: Path, place: Path) -> str:
-    """Which files differ from what a signature says of them, in words; nothing where it cannot be read."""
+    """Names of files that differ from a signature, in words; empty if it cannot be read."""
     present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     try:
         signed = _statement(place)
         differ = [name for name in signed if name not in present or sha256_of(folder / name) != signed[name]]
-    except Exception:  # whatever a forged signature makes of reading it: the signature was refused already
+    except Exception:  # a forged signature, which was rejected already
         return ""
     parts = {"changed or missing": differ, "added": sorted(present - {SIGNATURE} - set(signed))}
     return "; ".join(f"{words}: {listing(names)}" for words, names in parts.items() if names)
 
 
 def _check_whole(bundle: Bundle) -> None:
-    """Refuse files that no manifest speaks of, and links, which lead out of what is signed."""
+    """Reject files that the manifest does not list, and links, whose targets are not signed."""
     listed = {MANIFEST, SIGNATURE, *bundle.manifest["files"]}
-    passing = stages(bundle.path, PURPOSE)  # of who writes now; when a signature is checked, the library finds these
+    passing = stages(bundle.path, PURPOSE)  # of running writers; the library checks them against a signature
     for path in sorted(bundle.path.rglob("*")):
         if any(path == stage or stage in path.parents for stage in passing):
             continue
         name = path.relative_to(bundle.path).as_posix()
         if path.is_symlink() or (path.exists() and not path.is_dir() and not path.is_file()):
-            raise BundleError(f"{path} is a link or a special file; a signature covers regular files: replace it")
+            raise BundleError(f"{path} is a link or a special file; signatures cover regular files only: replace it")
         if path.is_file() and name not in listed:
-            raise BundleError(f"{path} is not listed in {MANIFEST}; a signature covers the whole folder: remove it")
+            raise BundleError(f"{path} is not listed in {MANIFEST}, but signatures cover the whole folder: remove it")
 
 
 def _pem(path: str | Path, *kinds: str) -> Path:
@@ -160,10 +160,10 @@ def _pem(path: str | Path, *kinds: str) -> Path:
 
 
 def _check_time(certificate: Path) -> None:
-    """Refuse to sign with a certificate outside its time: that is an oversight, though those who check take it."""
+    """Reject an expired or future certificate for signing, although checks of signatures accept it."""
     with _blaming_key(certificate):
-        found = require("cryptography.x509", "sign", "sign bundles").load_pem_x509_certificate(certificate.read_bytes())
-    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+        x509 = require("cryptography.x509", "sign", "sign bundles").load_pem_x509_certificate(certificate.read_bytes())
+    begin, end = x509.not_valid_before_utc, x509.not_valid_after_utc
     if not begin <= datetime.now(UTC) <= end:
         valid = f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
         raise InputError(f"the certificate {certificate} is valid {valid}; expected one that is valid now")
@@ -175,10 +175,10 @@ def _blaming_key(path: Path) -> Any:
         yield
     except InputError:
         raise
-    except Exception as error:  # of cryptography, OpenSSL and model-signing, which name no common type
-        kind = isinstance(error, AttributeError)  # what model-signing ends with over a key that has no curve, as of RSA
-        reason = "its kind is another" if kind else str(error) or type(error).__name__
-        wanted = f"a key of the curves P-256, P-384 or P-521 (its password in {PASSWORD}), or a certificate of one"
+    except Exception as error:  # cryptography, OpenSSL and model-signing, without a common type
+        kind = isinstance(error, AttributeError)  # raised by model-signing for keys without a curve, such as RSA
+        reason = "it has no elliptic curve" if kind else str(error) or type(error).__name__
+        wanted = f"a key of curve P-256, P-384 or P-521 (its password in {PASSWORD}), or its certificate"
         raise InputError(f"{path} cannot be used ({cut(reason, 200)}); expected {wanted}") from error
 
 

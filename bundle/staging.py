@@ -1,10 +1,10 @@
 """Writes that are whole or absent: atomic files, staged folders, and several files of a bundle together.
 
-A *stage* is a hidden folder that its owner locks for as long as it lives; the next process removes stages without
-locks. Windows and NFS have no such locks: stages stay there, and concurrent writers are not kept apart.
+A *stage* is a hidden folder, locked until its owner exits; the next process removes unlocked stages.
+Windows and NFS have no such locks: stages remain there, and concurrent writers are not separated.
 
-:func:`commit` moves several files of a bundle together: new ones wait in ``new/``, former ones get a second name in
-``old/``, and after a crash the next reader finishes what the journal says. Each step is on disk before the next begins.
+:func:`commit` moves several files of a bundle together: new files wait in ``new/``, old ones get a second name in
+``old/``, and after a crash the next reader completes the journal. Each step is flushed to disk before the next begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..data.specs import Spec, convert
 from ..errors import BundleError, InputError
 from .manifest import stays_inside
 
-PURPOSE = "hydrant"  # of stages inside a bundle
+PURPOSE = "hydrant"  # name of stages inside a bundle
 JOURNAL = "journal.json"
 NEW, OLD = "new", "old"
 ENDING = "stage"
@@ -46,7 +46,7 @@ _threads = threading.local()
 
 @contextmanager
 def telling(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn errors of the system into ``InputError``, with what failed and the fix."""
+    """Turn ``OSError`` into ``InputError`` with a message and a fix."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
-    """Let signals reach ``handler`` until the block ends, in the main thread, unless foreign code handles them."""
+    """Route signals to ``handler`` until the block ends, in the main thread, unless foreign code handles them."""
     main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
     before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
@@ -83,7 +83,7 @@ def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes and threads out of ``folder``, where folders can be locked; a thread may ask twice."""
+    """Lock ``folder`` against other processes and threads, on systems with locks; reentrant in a thread."""
     with contextlib.ExitStack() as stack:
         with suppress(ImportError):
             import fcntl
@@ -101,7 +101,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _hold(descriptor: int) -> bool | None:
-    """Lock an open folder until it is closed; false where another has the lock, ``None`` where there are no locks."""
+    """Lock an open folder until it is closed; false if another has the lock, ``None`` on systems without locks."""
     try:
         import fcntl
 
@@ -115,10 +115,10 @@ def _hold(descriptor: int) -> bool | None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Whether no other process or thread is in such a block with ``folder``; does not wait."""
+    """True if no other process or thread is in such a block with ``folder``; does not wait."""
     with contextlib.ExitStack() as stack:
         free = True
-        if sys.platform != "win32":  # which opens no folders
+        if sys.platform != "win32":  # which cannot open folders
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             free = _hold(descriptor) is not False
@@ -129,17 +129,17 @@ def alone_in(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Iterator[Path]:
-    """A new stage in ``parent``; gone when the block ends, however it ends, unless it holds the file ``unless``."""
-    made: Path | None = None
+    """A new stage in ``parent``, removed when the block ends, unless it contains the file ``unless``."""
+    stage: Path | None = None
     descriptor: int | None = None
     try:
         with uninterrupted():
-            made, descriptor = _new_folder(parent, purpose)
-        yield made
+            stage, descriptor = _new_folder(parent, purpose)
+        yield stage
     finally:
         with uninterrupted():
-            if made is not None and (unless is None or not (made / unless).is_file()):
-                shutil.rmtree(made, ignore_errors=True)
+            if stage is not None and (unless is None or not (stage / unless).is_file()):
+                shutil.rmtree(stage, ignore_errors=True)
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -150,9 +150,9 @@ def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
         folder.mkdir()
         try:
             descriptor = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # another process found it without a lock, and removed it
+        except FileNotFoundError:  # another process removed it before the lock
             continue
-        except OSError:  # Windows opens no folders
+        except OSError:  # Windows cannot open folders
             return folder, None
         if _hold(descriptor) is not False and folder.exists():
             return folder, descriptor
@@ -160,18 +160,18 @@ def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
 
 
 def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
-    """The stages of a purpose in ``parent``, of owners alive or not."""
+    """All stages of a purpose in ``parent``, also of running owners."""
     one = rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}"
-    ours = re.compile(rf"{one}|\.{one}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")  # of one that takes the place of one
+    ours = re.compile(rf"{one}|\.{one}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")  # a stage that replaces a stage
     return sorted(path for path in parent.iterdir() if ours.fullmatch(path.name))
 
 
 def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
-    """Remove the stages of owners that are no more."""
+    """Remove the stages of owners that have exited."""
     for place in stages(parent, purpose, ending):
         if place.is_symlink() or not place.is_dir():
             continue
-        with suppress(OSError):  # it is gone meanwhile, or cannot be opened
+        with suppress(OSError):  # removed meanwhile, or not readable
             descriptor = os.open(place, os.O_RDONLY)
             try:
                 if _hold(descriptor):
@@ -181,17 +181,17 @@ def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
 
 
 def discard(folder: Path, purpose: str) -> None:
-    """Remove a folder: at once for its name; :func:`sweep` removes what a killed process leaves."""
+    """Remove a folder: its name disappears at once; :func:`sweep` removes leftovers of a killed process."""
     doomed = folder.with_name(f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
     try:
         folder.replace(doomed)
-    except OSError:  # it is absent, or its folder cannot be written
+    except OSError:  # absent, or in a read-only folder
         doomed = folder
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def take_place(stage: Path, target: Path) -> None:
-    """Give a folder the name ``target``, and an earlier one the stage's: at once on Linux, elsewhere with a gap."""
+    """Swap ``stage`` and ``target``: atomic on Linux, elsewhere ``target`` is absent for a moment."""
     if not target.exists():
         stage.replace(target)
     elif not _exchanged(stage, target):
@@ -218,7 +218,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file at ``path`` (behind links) that is whole when the block ends, or absent; devices are appended to."""
+    """A file at ``path`` (links followed), whole when the block ends or absent; devices are appended to."""
     inside = False
     try:
         with contextlib.ExitStack() as stack:
@@ -239,44 +239,44 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
                 handle.close()
                 part.replace(target)
     except OSError as error:
-        if inside and error.filename is not None:  # another file, which the block reads
+        if inside and error.filename is not None:  # another file, from the block
             raise
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _keep_mode(place: Path, part: Path) -> None:
-    """Give ``part`` the permissions of the regular file that it is to replace at ``place``."""
-    with suppress(OSError):  # there is none, or the file system knows no permissions
+    """Give ``part`` the permissions of the regular file ``place`` that it will replace."""
+    with suppress(OSError):  # no file, or no permissions in this file system
         mode = place.lstat().st_mode
         if stat.S_ISREG(mode):
             part.chmod(mode & 0o777)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``: readers see the old file or the new one, never a part of it."""
+    """Write ``data`` to ``path``; readers see the whole old file or the whole new one."""
     with atomic_file(path) as handle:
         handle.write(data)
 
 
 def destination(path: Path) -> Path | None:
-    """The regular file that writing to ``path`` makes or replaces, behind all links; ``None`` where there is none."""
+    """The regular file that a write to ``path`` creates or replaces, links followed; ``None`` for devices."""
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:  # nothing, or a link to nothing
+    except FileNotFoundError:  # absent, or a broken link
         return Path(os.path.realpath(path))
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode) or path.parent == Path("/dev"):  # /dev/stdout, though that may lead to a regular file
+    if not stat.S_ISREG(mode) or path.parent == Path("/dev"):  # /dev/stdout, even if redirected to a file
         return None
     return Path(os.path.realpath(path))
 
 
 def check_file(path: Path) -> None:
-    """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work."""
+    """Reject a path that :func:`atomic_file` could not write; call it before long work."""
     with telling(f"cannot write {path}", "; choose another output"):
         target = destination(path)
         if target is None:
-            if not os.access(path, os.W_OK):  # opening it could wait for a reader, or tell one that all is over
+            if not os.access(path, os.W_OK):  # opening a pipe could block, or end its reader
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         elif not target.parent.is_dir():
             raise InputError(f"folder {target.parent} does not exist; create it, or choose another output")
@@ -286,7 +286,7 @@ def check_file(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or the list of what a folder holds, onto the disk; a system that cannot flush is no error."""
+    """Flush a file or a folder's entries to disk; ignore systems that cannot."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -299,7 +299,7 @@ def flush(path: Path) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """As :func:`flush`, of a folder and of all files and folders in it."""
+    """:func:`flush` a folder with all files and folders in it."""
     for path in (*folder.rglob("*"), folder):
         if not path.is_symlink() and (path.is_file() or path.is_dir()):
             flush(path)
@@ -316,16 +316,16 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside ``target`` that takes its name when the block ends without error."""
+    """A temporary folder beside ``target``, renamed to ``target`` when the block ends without error."""
     check_replaceable(target, marker, force)
     with folders_above(target), contextlib.ExitStack() as held:
         with telling(f"cannot create {target}"):
             sweep(target.parent, target.name)
-            if target.exists():  # otherwise it may be all that is left of it
+            if target.exists():  # otherwise it may be the only copy
                 sweep(target.parent, target.name, RETIRED)
             stage = held.enter_context(owned_folder(target.parent, target.name))
         yield stage
-        with telling(f"the result cannot take its place at {target}", "; choose another output folder"):
+        with telling(f"cannot move the result to {target}", "; choose another output folder"):
             flush_all(stage)
             with uninterrupted():
                 take_place(stage, target)
@@ -334,45 +334,45 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
 
 @contextmanager
 def folders_above(path: Path) -> Iterator[None]:
-    """The folders above ``path``; those that had to be made and are empty are removed again when the block fails."""
-    made = [folder for folder in path.parents if not folder.exists()]  # innermost first
+    """Create the folders above ``path``; remove the new and empty ones if the block fails."""
+    missing = [folder for folder in path.parents if not folder.exists()]  # innermost first
     try:
         with telling(f"cannot create {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        remove_empty(made)
+        remove_empty(missing)
         raise
 
 
 def remove_empty(folders: Collection[Path]) -> None:
-    """Remove those of some folders that hold nothing."""
+    """Remove the empty ones of some folders."""
     for folder in folders:
-        with suppress(OSError):  # it holds something, or was never made
+        with suppress(OSError):  # not empty, or never created
             folder.rmdir()
 
 
 def check_replaceable(target: Path, marker: str, force: bool) -> None:
-    """Refuse a target folder that exists and may not, or cannot, be replaced; meant to be asked before long work."""
+    """Reject an existing target folder that may not, or cannot, be replaced; call it before long work."""
     remedy = "choose another output folder"
     if target.name in ("", ".."):
-        raise InputError(f"the output folder {str(target)!r} has no name of its own; use a path such as ../out")
+        raise InputError(f"output folder {str(target)!r} has no name of its own; use a path such as ../out")
     if target.is_symlink():
-        raise InputError(f"{target} is a link to {target.readlink()}; name the folder that it leads to, or {remedy}")
+        raise InputError(f"{target} is a link; use its target {target.readlink()}, or {remedy}")
     if not target.exists():
         return
     if not target.is_dir():
         raise InputError(f"{target} exists and is not a folder; {remedy}")
     if os.path.ismount(target):
-        raise InputError(f"{target} is a mount point; name a folder inside it, or {remedy}")
+        raise InputError(f"{target} is a mount point; use a folder inside it, or {remedy}")
     if not (target / marker).is_file() and any(target.iterdir()):
-        raise InputError(f"{target} exists, and holds something else than this command makes (no {marker}); {remedy}")
+        raise InputError(f"{target} exists, and is not an earlier output of this command (no {marker}); {remedy}")
     if not force:
         raise InputError(f"{target} exists; {remedy}, or replace it with --force (force=True)")
 
 
 def place_folders(parts: Mapping[Path, Path]) -> None:
-    """Swap staged folders into their places, in order; if one fails, all places are as before."""
+    """Swap staged folders into their places, in order; if one fails, restore all."""
     done: list[tuple[Path, Path | None]] = []
     for part in parts.values():
         flush_all(part)
@@ -392,7 +392,7 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
-    """Copy a folder, into one that may be there already."""
+    """Copy a folder into a new or existing one."""
     with telling(f"cannot copy {source} to {target}"):
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
 
@@ -401,7 +401,7 @@ def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil
 
 
 class Entry(Spec, frozen=True):
-    """The journal: files that get new content, files that go, those of the first that are new, and the direction."""
+    """The journal: files to replace (``names``), to remove (``gone``), the new ones of ``names``, and the direction."""
 
     names: list[str]
     gone: list[str]
@@ -410,7 +410,7 @@ class Entry(Spec, frozen=True):
 
 
 def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[str] = ()) -> None:
-    """Give every file of ``stage/new`` its place in the locked ``folder``; if one cannot have it, all are as before."""
+    """Move every file of ``stage/new`` into the locked ``folder``; if one fails, restore all."""
     for name in names:
         _keep(folder / name, stage / NEW / name, stage / OLD / name)
     fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]
@@ -421,45 +421,45 @@ def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[s
         _write(stage, entry)
         _forward(folder, stage, entry)
     except BaseException:
-        with suppress(OSError):  # a full disk: the way back matters more than its record
+        with suppress(OSError):  # a full disk: the rollback matters more than its record
             _write(stage, msgspec.structs.replace(entry, forward=False))
         _back(folder, stage, entry)
         raise
 
 
 def recover(folder: Path) -> None:
-    """Finish what a killed process began in ``folder``, and remove what it left."""
+    """Finish interrupted writes of killed processes in ``folder``, and remove their stages."""
     try:
-        found = stages(folder, PURPOSE)
+        leftovers = stages(folder, PURPOSE)
     except OSError as error:
         raise BundleError(f"{folder} cannot be read ({error.strerror or error}); check its permissions") from error
-    if found:
-        with suppress(OSError), locked(folder):  # litter of which the folder cannot be rid
+    if leftovers:
+        with suppress(OSError), locked(folder):  # a read-only folder
             settle(folder)
             sweep(folder, PURPOSE)
 
 
 def settle(folder: Path) -> None:
-    """Finish what a killed process began in ``folder``, whose lock the caller holds, where folders can be locked."""
+    """Finish interrupted writes of killed processes in ``folder``, which the caller has locked."""
     for stage in stages(folder, PURPOSE):
         try:
             if (stage / JOURNAL).is_file() and not stage.is_symlink():
                 _finish(folder, stage)
         except OSError as error:
             wrong = f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error})"
-            raise BundleError(f"{wrong}; run `hydrant inspect` on it once where it can be written") from error
+            raise BundleError(f"{wrong}; run `hydrant inspect` on it once with write permission") from error
 
 
 def _finish(folder: Path, stage: Path) -> None:
-    """Go on where the owner of a journal stopped."""
+    """Complete a journal whose owner stopped."""
     try:
         entry = convert(json.loads((stage / JOURNAL).read_bytes()), Entry, JOURNAL)
         for name in (*entry.names, *entry.gone, *entry.fresh):
             os.fsencode(name)  # ValueError: half a surrogate pair
             if not stays_inside(name):
-                raise ValueError("a name leads out of the folder")
+                raise ValueError("a name outside the folder")
     except (ValueError, RecursionError, BundleError) as error:
-        raise BundleError(f"{stage / JOURNAL} is no journal of hydrant's ({error}); remove {stage}") from error
+        raise BundleError(f"{stage / JOURNAL} is not a hydrant journal ({error}); remove {stage}") from error
     for root in (folder, stage / NEW, stage / OLD):
         for name in (*entry.names, *entry.gone):
             if not (root / name).parent.resolve().is_relative_to(folder.resolve()):
@@ -471,7 +471,7 @@ def _finish(folder: Path, stage: Path) -> None:
 def _forward(folder: Path, stage: Path, entry: Entry) -> None:
     for name in entry.names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # it has its place already
+        with suppress(FileNotFoundError):  # moved already
             (stage / NEW / name).replace(folder / name)
     for name in entry.gone:
         (folder / name).unlink(missing_ok=True)
@@ -494,7 +494,7 @@ def _end(folder: Path, stage: Path, entry: Entry) -> None:
 
 
 def _keep(place: Path, part: Path, kept: Path) -> None:
-    """A second name of the file at ``place``, if there is one, and its permissions for the one to come."""
+    """Link an existing file at ``place`` to ``kept``, and copy its permissions to ``part``."""
     if not os.path.lexists(place):
         return
     if place.is_dir() and not place.is_symlink():
@@ -502,7 +502,7 @@ def _keep(place: Path, part: Path, kept: Path) -> None:
     _keep_mode(place, part)
     kept.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(place, kept, follow_symlinks=False)  # readers find the place taken at every moment; links stay links
+        os.link(place, kept, follow_symlinks=False)  # the file never disappears; links stay links
     except (OSError, NotImplementedError):  # a file system without links
         shutil.copy2(place, kept, follow_symlinks=False)
 

@@ -1,4 +1,4 @@
-"""JSON files of a bundle: one form of bytes, which every reader takes, and the schema of each."""
+"""JSON files of a bundle: one strict encoding, and the schema of each file."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}[A-Za-z0-9.+-]{0,20}")
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """The text of JSON-ready data, in which a number that is not finite is null."""
+    """The text of JSON-ready data, with null for numbers that are not finite."""
     try:
         return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False, default=msgspec.to_builtins)
-    except ValueError:  # so it is
+    except ValueError:  # a number is not finite
         return json.dumps(_finite(msgspec.to_builtins(data)), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def to_json_bytes(data: Any) -> bytes:
     """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
     text = json_text(data, indent=1) + "\n"
-    return text.encode(errors="backslashreplace")  # as JSON has them: halves of surrogate pairs, of names of files
+    return text.encode(errors="backslashreplace")  # lone surrogates in file names
 
 
 def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError] = BundleError) -> Any:
     """Decode a JSON file."""
     try:
-        return json.loads(content, parse_constant=_refused)
+        return json.loads(content, parse_constant=_reject)
     except (ValueError, RecursionError) as error:
-        raise raises(f"{file} is not JSON ({error}); make it again") from error
+        raise raises(f"{file} is not valid JSON ({error}); make it again") from error
 
 
 def check_schema(data: Any, reads: int, file: Path | str, raises: type[HydrantError] = BundleError) -> None:
-    """Refuse a JSON object of another schema, with what to do about one that a newer hydrant wrote."""
-    found, writer = (data.get("schema"), data.get("hydrant")) if isinstance(data, Mapping) else (None, None)
-    if type(found) is int and found == reads:
+    """Reject a JSON object of another schema; the error names the hydrant version that can read it."""
+    schema, writer = (data.get("schema"), data.get("hydrant")) if isinstance(data, Mapping) else (None, None)
+    if type(schema) is int and schema == reads:
         return
     remedy = "make it again"
-    if type(found) is int and found > reads:
+    if type(schema) is int and schema > reads:
         remedy = "a newer hydrant wrote it: install the newest hydrant-uq"
         if isinstance(writer, str) and VERSION.fullmatch(writer):
             remedy = f"hydrant {writer} wrote it: install hydrant-uq {writer} or newer"
-    raise raises(f"{file} has schema {cut(found)}; this hydrant reads schema {reads}; {remedy}")
+    raise raises(f"{file} has schema {cut(schema)}; this hydrant reads schema {reads}; {remedy}")
 
 
-def _refused(constant: str) -> None:
+def _reject(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
 
 

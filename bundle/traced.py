@@ -1,7 +1,7 @@
-"""A model without a declared family: its attention was found by running it (``models.tracing.attention_blocks``).
+"""Traced models, without a declared family: running them located the attention (``models.tracing.attention_blocks``).
 
-Its bundle holds the whole original: weights (``fused.safetensors``, in transformers' names), ``checkpoint.json``, and
-the description below in ``config.json``. Members are built on loading; nothing of it is code.
+A traced bundle contains the whole original: weights (``fused.safetensors``, in transformers' names),
+``checkpoint.json``, and the description below in ``config.json``. Members are built on loading; it contains no code.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Traced:
 
     @property
     def heads(self) -> int:
-        """Heads of the block that has most."""
+        """Largest number of heads in a block."""
         return max(self.heads_of_layers)
 
     @property
@@ -95,17 +95,17 @@ class Traced:
 
     @property
     def max_sequence(self) -> int:
-        """Longest text, tokens; 0 for images and sounds, whose tokens nobody counted."""
+        """Longest text in tokens; 0 for images and sounds."""
         return self.positions
 
     @property
     def every_token(self) -> bool:
-        """Whether it answers for each token."""
+        """True for token classification."""
         return self.task == "tokens"
 
     @property
     def tapped_layers(self) -> range:
-        """Layers whose tokens' vectors a distance may read: all but the last, behind which the members' last are."""
+        """Layers whose token vectors a distance may read: all but the last, which ``last_taps`` covers."""
         return range(self.layers - 1 if self.hidden_states else 0)
 
     @property
@@ -115,7 +115,7 @@ class Traced:
 
     @property
     def last_taps(self) -> tuple[str, ...]:
-        """The end of the name of each member's last vector, if that was found."""
+        """End of the name of each member's last vector, if tracing located it."""
         return ("",) if self.width else ()
 
     def to_json(self) -> dict[str, Any]:
@@ -127,12 +127,12 @@ class Traced:
         """Rebuild from :meth:`to_json`."""
         file = "config.json of the traced bundle (make it again with `hydrant fuse --traced`)"
         check_schema({"schema": data.get("traced")}, SCHEMA, file)
-        found = convert(data, cls, file)
-        known = {"traced", *(field.name for field in fields(cls))}
-        if wrong := (set(data) - known) | {name for name, fits in _fits(found).items() if not fits}:
+        architecture = convert(data, cls, file)
+        names = {"traced", *(field.name for field in fields(cls))}
+        if wrong := (set(data) - names) | {name for name, fits in _fits(architecture).items() if not fits}:
             name = min(wrong)
-            raise BundleError(f"{file} has {name} = {cut(data.get(name))}, which no such model has")
-        return found
+            raise BundleError(f"{file} has {name} = {cut(data.get(name))}, which no traced model has")
+        return architecture
 
 
 AnyArchitecture = Architecture | Traced
@@ -143,17 +143,17 @@ def read_architecture(data: Any) -> AnyArchitecture:
     return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
 
 
-def _fits(found: Traced) -> dict[str, bool]:
-    """Whether fields fit each other, by the name of one of them."""
-    score, text, tokens = found.task == "score", found.modality == "text", found.task == "tokens"
-    spectrogram = found.modality == "audio" and len(found.spectrogram) == 2 and min(found.spectrogram) > 0
+def _fits(model: Traced) -> dict[str, bool]:
+    """Consistency checks between fields, by the name of one field."""
+    score, text, tokens = model.task == "score", model.modality == "text", model.task == "tokens"
+    spectrogram = model.modality == "audio" and len(model.spectrogram) == 2 and min(model.spectrogram) > 0
     return {
         "task": text or not tokens,
-        "score_activation": score or found.score_activation == "identity",
-        "classes": (found.classes == 1) if score else found.classes > 1,
-        "spectrogram": not found.spectrogram or spectrogram,
-        "hidden_states": not found.hidden_states or (tokens and found.width > 0),
-        **{name: getattr(found, name) > 0 for name in SIZES[found.modality]},
+        "score_activation": score or model.score_activation == "identity",
+        "classes": (model.classes == 1) if score else model.classes > 1,
+        "spectrogram": not model.spectrogram or spectrogram,
+        "hidden_states": not model.hidden_states or (tokens and model.width > 0),
+        **{name: getattr(model, name) > 0 for name in SIZES[model.modality]},
     }
 
 

@@ -1,4 +1,4 @@
-"""The form of a fused model's weights, and whether stored weights have it."""
+"""Expected shapes of a fused model's weights, and the check of stored weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fused_shapes(
 ) -> dict[str, Shape]:
     """Shape of every fused tensor without its leading group axis: linear weights are [in, out], vectors [1, d].
 
-    ``ranks`` holds the r of each low-rank update, such as ``layers.0.attention.low_rank.query``.
+    ``ranks`` contains the r of each low-rank update, such as ``layers.0.attention.low_rank.query``.
     """
     arch, d = architecture, architecture.width
     shapes: dict[str, Shape] = _embedding_shapes(arch)
@@ -57,7 +57,7 @@ def check_fused(
     expected = fused_shapes(architecture, plan, ranks)
     different = sorted(set(expected) ^ set(shapes))
     if different:
-        raise BundleError(f"the bundle's weights lack or add {listing(different, 3)}; {remedy}")
+        raise BundleError(f"weights {listing(different, 3)} do not fit the bundle's plan and config.json; {remedy}")
     for name, shape in expected.items():
         groups = _attention_groups(name, plan, shapes) if part_of(name) == "attention" else (1, members)
         if tuple(shapes[name]) not in {(group, *shape) for group in groups}:
@@ -65,7 +65,7 @@ def check_fused(
 
 
 def _attention_groups(name: str, plan: HeadPlan, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """The G that a tensor of attention may have: M, and 1 where all members keep the same heads."""
+    """Allowed G of an attention tensor: M, and 1 if all members keep the same heads."""
     _, layer, _, linear, *_ = name.split(".")
     members, prefix = len(plan.members), f"layers.{layer}.attention"
     projections = PROJECTIONS[:3] if linear == "qkv" else PROJECTIONS[3:]
@@ -73,7 +73,7 @@ def _attention_groups(name: str, plan: HeadPlan, shapes: Mapping[str, Sequence[i
     if linear == "low_rank" or not plan.same_heads(int(layer)):
         return (members,)
     if updated:
-        return (1,)  # the one weight that the updates are added to
+        return (1,)  # the shared weight below the updates
     return (shapes[f"{prefix}.{linear}.weight"][0],) if name.endswith(".bias") else (1, members)
 
 

@@ -203,7 +203,7 @@ def test_a_journal_leads_nowhere_else(entry: dict[str, object], tmp_path: Path) 
     make(tmp_path / "out")
     (tmp_path / "mine").write_text("mine")
     hostile(tmp_path / "out", **entry)
-    with pytest.raises(BundleError, match=r"is no journal of hydrant's .*; remove"):
+    with pytest.raises(BundleError, match=r"journal\.json is not .*; remove"):
         Bundle.open(tmp_path / "out")
     assert (tmp_path / "mine").read_text() == "mine"
 

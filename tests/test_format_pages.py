@@ -127,6 +127,41 @@ def test_bytes_of_the_examples(tmp_path: Path) -> None:
         assert np.array_equal(weight[member], np.concatenate(kept, axis=1))
 
 
+@pytest.mark.parametrize("family", ["electra", "dinov2", "modernbert"])
+def test_tensors_of_the_weights(family: str, tmp_path: Path) -> None:
+    plan = random_plan(family, MEMBERS)
+    bundle = save_bundle(fuse(make_model(family), plan), tmp_path / "out", tensors_only=True)
+    config = json.loads((bundle.path / "config.json").read_bytes())
+    d, inner, patch = config["width"], config["mlp_width"], config["patch_height"] * config["patch_width"]
+    pooled = (config["pooled_width"] or d) if config["pooling"] != "none" else d
+    pooled *= 2 if config.get("token_pooling") == "first_and_mean" else 1
+    narrow = config.get("embedding_width") or d
+    up = inner * (2 if config.get("gated_mlp") else 1)
+    sizes = {"d": d, "e": narrow, "u": up, "mlp width": inner, "C": config["classes"], "P": pooled}
+    sizes["channels · patch height · patch width"] = config["channels"] * patch
+    rows = {
+        name: shapes
+        for names, shapes in table("bundle.md", "tensor", "fused.safetensors")
+        for name in re.findall(r"`([^`]+)`", names)
+        if "PROJECTION" not in name  # adapters: test_lora.py
+    }
+    counts = [max(len(member[layer]) for member in plan.members) for layer in range(config["layers"])]
+    for name, tensor in load_file(bundle.file("fused.safetensors")).items():
+        layer = re.match(r"layers\.(\d+)\.", name)
+        row = re.sub(r"^layers\.\d+\.", "layers.l.", name)
+        assert row in rows, f"{name} is on no row"
+        assert tensor.dtype == np.float32
+        assert len(tensor) in {1, MEMBERS}
+        if name.startswith(("embeddings.word", "embeddings.position", "embeddings.token_type")):
+            assert tensor.shape[2] == narrow
+            continue
+        heads = counts[int(layer[1])] * config["head_width"] if layer else 0
+        lengths = {**sizes, "h·d_h": heads, "3·h·d_h": 3 * heads}
+        shapes = [part.split(", ") for part in re.findall(r"\[([^\]]+)\]", rows[row])]
+        shape = shapes[-1] if name.endswith("bias") else shapes[0]
+        assert list(tensor.shape[1:]) == [lengths[size] if size in lengths else int(size) for size in shape], name
+
+
 def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
     model = onnx.load(str(bundle.file("model.fp32.onnx")))
     config = json.loads((bundle.path / "config.json").read_bytes())

@@ -232,13 +232,13 @@ def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> Non
     for key, words in (
         (tmp_path / "none.pem", r"none\.pem is not a file"),
         (keys / "maker.pub", "maker.pub holds no PEM block of a private key"),
-        (tmp_path / "rsa.pem", "rsa.pem cannot be used \\('its kind is another'\\); expected a key of the curves"),
+        (tmp_path / "rsa.pem", "rsa.pem cannot be used .*P-256"),
     ):
         with pytest.raises(InputError, match=words):
             hydrant.sign(copy, key)
     with pytest.raises(InputError, match=r"other.pem cannot be used .*does not match"):
         hydrant.sign(copy, keys / "other.pem", certificate=keys / "maker-certificate.pem")
-    with pytest.raises(InputError, match="given without a certificate"):
+    with pytest.raises(InputError, match=r"root.pem has no certificate"):
         hydrant.sign(copy, keys / "maker.pem", chain=keys / "root.pem")
     with pytest.raises(InputError, match=r"maker.pem holds no PEM block of a public key or certificate"):
         hydrant.load(copy, trust=keys / "maker.pem")
