@@ -71,8 +71,8 @@ class Reference:
             inputs = model, self._processor(examples), self._architecture, examples.inputs
             options = self._batch_size, self._progress, f"fitting the distance on {examples.name}"
             if self._architecture.every_token:  # the examples are words, and their tags the classes
-                for outputs in visit_words(*inputs, *options):
-                    words, tags = outputs.tagged(examples.labels)
+                for batch in visit_words(*inputs, *options):
+                    words, tags = batch.tagged(examples.labels)
                     fit.add(words.outputs["features"], tags)
                 return fit
             for places, outputs in visit(*inputs, *options):  # one Gaussian without exclusive classes
