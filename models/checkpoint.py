@@ -1,4 +1,4 @@
-"""Loading a Hugging Face checkpoint of a supported family, and refusing one that would load wrongly."""
+"""Loading a Hugging Face checkpoint of a supported family, and rejecting one that would load wrongly."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def load_dual_encoder(source: str | Path) -> Any:
     config = load_config(name)
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
-        raise InputError(f"{name} is a {class_name} with its own classes; prompts are for CLIP: leave them out")
+        raise InputError(f"{name} is a {class_name} with its own classes; prompts are for CLIP only; omit them")
     return load_weights(name, config, class_name)
 
 
 def is_dual_encoder(source: str | Path) -> bool:
-    """Whether a checkpoint is a ``CLIPModel``, which has no classes of its own."""
+    """Return True if a checkpoint is a ``CLIPModel``, which has no classes of its own."""
     check_supported(name := checked_source(source))
     return _class_name(load_config(name)) == CLIP.model_class
 
 
 def load_weights(name: str, config: Any, class_name: str, brought: Collection[str] = ()) -> Any:
-    """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode."""
+    """Load all weights of a checkpoint into a class of transformers, in evaluation mode."""
     check_not_quantised(name, config)
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     load = partial(
@@ -96,9 +96,9 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
                 model, info = load(key_mapping={f"^{re.escape(prefix)}": ""})
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
             if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
-                raise _with_adapter(name, f" ({_first_line(error)})") from error  # as where PEFT is of another time
+                raise _with_adapter(name, f" ({_first_line(error)})") from error  # PEFT's version may not match
             raise unread(name, _folder(name), _first_line(error)) from error
-    if info["mismatched_keys"]:  # they are random, too
+    if info["mismatched_keys"]:  # transformers fills them at random
         raise other_shape(name, config, info["mismatched_keys"])
     if missing := set(info["missing_keys"]) - set(brought):
         raise incomplete(name, missing, info["unexpected_keys"], bool(brought))
@@ -118,7 +118,7 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
 
 
 def _fit(model: Any, name: str, class_name: str) -> None:
-    """Bring a model that reads images of any size to the size of its own processor."""
+    """Resize a model that reads images of any size to its processor's image size."""
     resize = next((layout.resize for layout in LAYOUTS if layout.model_class == class_name), None)
     if resize is not None and (processor := find_processor(name, "image")) is not None:
         config = processor.to_dict()
@@ -150,7 +150,7 @@ LOADERS = {
 
 
 def find_processor(source: str | Path, modality: str) -> Any:
-    """The processor stored with a checkpoint or adapter; ``None`` where there is none."""
+    """The processor stored with a checkpoint or adapter; ``None`` without one."""
     folder = Path(source)
     if folder.is_dir():
         stored = any((folder / name).is_file() for name in STORED[modality])
@@ -161,7 +161,7 @@ def find_processor(source: str | Path, modality: str) -> Any:
 
 
 def own_processor(source: Any, modality: str) -> Any:
-    """The processor of a checkpoint, or of where a model in memory was loaded from, without a download; or ``None``."""
+    """The processor of a checkpoint or of a model in memory, without a download; ``None`` without one."""
     with suppress(InputError):
         if isinstance(source, str | Path):
             return find_processor(source, modality)
@@ -182,22 +182,22 @@ def _load_processor(name: str, modality: str, **how: Any) -> Any:
     loader = getattr(require(module, *READS), loaded)
     with quiet():
         try:
-            found = loader.from_pretrained(name, trust_remote_code=False, **how)
+            processor = loader.from_pretrained(name, trust_remote_code=False, **how)
             if modality == "text":
-                found.model_max_length = max_tokens(name) or found.model_max_length
-        except BaseException as error:  # as above: whatever is raised, the files cannot be used
+                processor.model_max_length = max_tokens(name) or processor.model_max_length
+        except BaseException as error:  # as above: any exception means unusable files
             if not of_library(error):
                 raise
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
-    if modality == "text" and set(found.get_vocab()) <= set(found.all_special_tokens):  # made up by transformers
+    if modality == "text" and set(processor.get_vocab()) <= set(processor.all_special_tokens):  # a placeholder
         raise InputError(f"cannot load the tokenizer of {name}: it has no vocabulary; save the tokenizer there")
-    return found
+    return processor
 
 
 def model_labels(config: Any) -> list[str]:
     """Class names in class order."""
-    given = config.id2label or {index: f"LABEL_{index}" for index in range(config.num_labels)}
-    names = {int(index): str(label) for index, label in given.items()}
+    stored = config.id2label or {index: f"LABEL_{index}" for index in range(config.num_labels)}
+    names = {int(index): str(label) for index, label in stored.items()}
     if sorted(names) != list(range(config.num_labels)):
         raise InputError(
             f"configuration has id2label for {listing(sorted(names))}; expected 0 to {config.num_labels - 1}"
@@ -205,7 +205,7 @@ def model_labels(config: Any) -> list[str]:
     ordered = [names[index] for index in range(config.num_labels)]
     unique = unique_names(ordered)
     if renamed := [name for name, own in zip(unique, ordered, strict=True) if name != own]:
-        log.warning("several classes have one name; they are told apart by their index: %s", listing(renamed, 4))
+        log.warning("several classes share a name; their index was appended: %s", listing(renamed, 4))
     return unique
 
 
@@ -226,14 +226,14 @@ def load_config(name: str) -> Any:
         kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
         if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
             raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
-        hub = f"there is no folder {name}, and from the hub " * (not Path(name).is_dir())
+        hub = f"no folder {name} exists, and from the hub hydrant " * (not Path(name).is_dir())
         raise InputError(
             f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a checkpoint folder"
         ) from error
 
 
 def without_remote_code(config: Any) -> Any:
-    """The same configuration, by which no code of a hub is run as attention, and timm reads no hub and no pickles."""
+    """The same configuration, with attention code from a hub, and hub or pickle reads by timm, disabled."""
     config._attn_implementation = None
     if config.model_type != "timm_wrapper":
         return config
@@ -257,11 +257,11 @@ def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> 
 
 
 def _known(class_name: str, adapters: Sequence[str | Path] = ()) -> str:
-    """The name of a class that has a layout; with adapters, an encoder's is that of its classifier."""
+    """Name of a class that has a layout; with adapters, an encoder's name becomes its classifier's."""
     if class_name in DECLARED:
         return class_name
-    if adapters and (found := siblings(class_name, DECLARED)):
-        return found[0]
+    if adapters and (classifiers := siblings(class_name, DECLARED)):
+        return classifiers[0]
     raise unsupported(class_name, DECLARED)
 
 
@@ -285,7 +285,7 @@ def _class_name(config: Any, adapters: Sequence[str | Path] = ()) -> str:
 
 
 def checked_source(source: str | Path) -> str:
-    """A folder or hub name of a checkpoint, as far as its form and a folder's files tell."""
+    """Check that a source looks like a checkpoint folder or hub name, without loading it."""
     path = Path(source)
     if path.is_dir():
         if (path / "hydrant.json").is_file():

@@ -30,7 +30,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "processing_kwargs.text.truncation": (True, "longest_first"),
     "processing_kwargs.text.padding": (True, "longest", "max_length"),
 }
-"""Other settings of the module → the values that leave tokens and logits as transformers makes them."""
+"""Other settings of the module → the values that leave tokens and logits unchanged."""
 
 
 def with_activation(config: Any, source: str | Path) -> Any:
@@ -52,7 +52,7 @@ def with_activation(config: Any, source: str | Path) -> Any:
 
 
 def max_tokens(source: str | Path) -> Any:
-    """The token limit of a CrossEncoder that replaces its tokenizer's; ``None`` without one."""
+    """Token limit of a CrossEncoder, which replaces its tokenizer's; ``None`` without one."""
     module = _module(source) if _stored(source) else {}
     return next((module[key] for key in LENGTHS if module.get(key)), None)
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
-    """The layout of a family's token classifier: one linear map on every token; of ModernBERT a pooler before it."""
+    """The layout of a family's token classifier: a linear map on every token, after a pooler in ModernBERT."""
 
     def architecture(config: Any) -> Architecture:
         if config.num_labels < 2:
             raise refuse(config, "num_labels", config.num_labels, "2 or more (classes of a token)")
-        found = replace(layout.architecture(config), task="tokens", token_pooling="first")
-        found = found if pooler else replace(found, pooling="none")
-        return found if dropout is None else replace(found, classifier_dropout=dropout(config))
+        arch = replace(layout.architecture(config), task="tokens", token_pooling="first")
+        arch = arch if pooler else replace(arch, pooling="none")
+        return arch if dropout is None else replace(arch, classifier_dropout=dropout(config))
 
     names = {key: name for key, name in layout.other_names.items() if pooler or not key.startswith("pooler.")}
     return replace(
@@ -74,28 +74,28 @@ def layout_of(model: Any) -> Layout:
 
 
 def without_classes(name: str) -> InputError:
-    """The error for a CLIP model that was given no classes."""
+    """The error for a CLIP model without classes."""
     return InputError(
         f"{name} is a {CLIP.model_class}, without classes of its own; name them with --classes (hydrant.load_zero_shot)"
     )
 
 
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
-    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ."""
-    found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
-    alike = all(other == found[0] for other in found)
-    return {"zero_shot": found[0] if alike else found} if found else {}
+    """Manifest entry of zero-shot classifiers: ``{"zero_shot": prompts}``, a list if they differ."""
+    prompts = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
+    alike = all(other == prompts[0] for other in prompts)
+    return {"zero_shot": prompts[0] if alike else prompts} if prompts else {}
 
 
 def architecture_of(model: Any) -> Architecture:
     """Shapes and settings of a transformers model."""
     check_weights(model)
-    found = layout_of(model).architecture(model.config)
-    return found if found.every_token else replace(found, **task_of(model.config))
+    arch = layout_of(model).architecture(model.config)
+    return arch if arch.every_token else replace(arch, **task_of(model.config))
 
 
 def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
-    """The attention blocks of a model: declared by its layout, or found by running it."""
+    """The attention blocks of a model: declared by its layout, or discovered by running it."""
     if not architecture.is_declared:
         return architecture.blocks
     heads, layout = architecture.heads, layout_of(model)
@@ -106,15 +106,13 @@ def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
 
 
 def check_weights(model: Any) -> None:
-    """Refuse what is no model, and a model whose weights were never loaded."""
+    """Reject a value that is not a model, and a model whose weights were never loaded."""
     if not hasattr(model, "named_parameters"):
-        raise InputError(
-            f"a model is {cut(type(model).__name__)}; expected a classifier of transformers, or its folder"
-        )
+        raise InputError(f"model is a {cut(type(model).__name__)}; expected a transformers classifier or its folder")
     for name, weight in model.named_parameters():
         if weight.is_meta:
             raise InputError(
-                f"weight {name} is on the device meta, without numbers; load the model with from_pretrained"
+                f"weight {name} is on the device meta, without values; load the model with from_pretrained"
             )
 
 
@@ -135,7 +133,7 @@ def read_weights(model: Any) -> dict[str, Any]:
                 raise UnsupportedModelError(f"{layout.model_class} has no weight {name}; {why}")
         _check_tensor(source, state[source], shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
-        if scale is not None:  # of every output channel: exact, but for one rounding
+        if scale is not None:  # per output channel: exact up to one rounding
             factor = state[scale].detach().cpu().double()
             tensor = (tensor.double() * (factor[:, None] if tensor.ndim == 2 else factor)).float()
         if not bool(torch.isfinite(tensor).all()):
@@ -146,18 +144,18 @@ def read_weights(model: Any) -> dict[str, Any]:
 
 
 def _check_layers(layout: Layout, architecture: Architecture, names: Collection[str]) -> None:
-    """Refuse a model from which layers were taken, or to which some were added, past its configuration."""
-    found = 0
-    while any(name.startswith(f"{layout.layer.format(l=found)}.") for name in names):
-        found += 1
-    if found not in (0, architecture.layers):  # 0: it has other names, and the first weight is told
+    """Reject a model with more or fewer layers than its configuration."""
+    count = 0
+    while any(name.startswith(f"{layout.layer.format(l=count)}.") for name in names):
+        count += 1
+    if count not in (0, architecture.layers):  # 0: other names; the missing weight is reported later
         raise InputError(
-            f"the model has {found} layers, its configuration {architecture.layers}; set num_hidden_layers to {found}"
+            f"the model has {count} layers, its configuration {architecture.layers}; set num_hidden_layers to {count}"
         )
 
 
 def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
-    """Refuse quantised numbers, and a shape unlike the configuration's, except for axes of one."""
+    """Reject quantised weights, and a shape unlike the configuration's, except for axes of one."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise InputError(
             f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}; expected float32, float16 or bfloat16: "
@@ -174,7 +172,7 @@ def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
 def _stored_shapes(layout: Layout, architecture: Architecture) -> dict[str, Shape]:
     """Canonical name → shape in the state dict, without axes of one; a kernel's is [d, numbers of a patch]."""
     plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for name, shape in fused_shapes(architecture, plan).items():
         parts = PROJECTIONS[:3] if ".attention.qkv." in name else ("qkv",)
         width = shape[-1] // len(parts)
@@ -182,5 +180,5 @@ def _stored_shapes(layout: Layout, architecture: Architecture) -> dict[str, Shap
             canonical = name.replace("qkv", part)
             out = 3 * width if layout.is_stacked(canonical) else width
             rows = (out, *shape[:-1]) if name.endswith(".weight") else (*shape[:-1], out)  # a linear map is [out, in]
-            found[canonical] = tuple(size for size in rows if size > 1)
-    return found
+            shapes[canonical] = tuple(size for size in rows if size > 1)
+    return shapes

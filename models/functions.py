@@ -12,7 +12,7 @@ from ..bundle.architecture import Architecture, rotary_frequencies
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """GELU by a sigmoid, as of CLIP."""
+    """GELU approximated by a sigmoid, as in CLIP."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
     "silu": nn.functional.silu,
 }
-"""Of the MLP, by ``Architecture.activation``."""
+"""Activations of the MLP, by ``Architecture.activation``."""
 
 POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -36,7 +36,7 @@ POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
     "unit": unit,
 }
-"""Of the dense layer before the classifier, by ``Architecture.pooling``."""
+"""Activations of the dense layer before the classifier, by ``Architecture.pooling``."""
 
 
 def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -63,9 +63,9 @@ def turned(x: Tensor, base: float | None) -> Tensor:
 
 
 def seen(mask: Tensor | None, tokens: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which keys each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window.
+    """Mask of the keys that each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window.
 
-    Every token sees itself, so that padding far from the text, which sees nothing else, stays finite.
+    Every token sees itself, so that padding far from the text stays finite.
     """
     if window is None:
         return mask

@@ -109,7 +109,7 @@ def _absorbed(model: Sharing, runs: int, heads: int, tokens: int) -> Iterable[Pr
 def _joint_attention(
     model: Sharing, layer: int, streams: int, batch: int, tokens: int, pooled: bool
 ) -> Iterable[Product]:
-    """Attention whose projections are shared, merged or updated, each for itself."""
+    """Attention whose projections are shared, merged or updated separately."""
     d, width = model.architecture.width, model.architecture.head_width
     heads, queries = len(model.plan.members[0][layer]), 1 if pooled else tokens
     absorbed = pooled and model.architecture.absorbs_keys
@@ -131,7 +131,7 @@ def _joint_attention(
 def _projection(
     model: Sharing, layer: int, projection: str, streams: int, rows: int, inner: int, columns: int
 ) -> Iterable[Product]:
-    """A linear map of attention, with the updates that it keeps."""
+    """A linear map of attention, with its low-rank updates."""
     yield from _linear(model.members if model.apart(layer, projection) else 1, streams, rows, inner, columns)
     rank = model.rank(layer, projection)
     for _ in range(model.members if rank else 0):
@@ -140,7 +140,7 @@ def _projection(
 
 
 def parameters(model: Sharing) -> int:
-    """Numbers stored by the graph; the folds of the exact rewrites drop some vectors."""
+    """Numbers stored by the graph; the exact rewrites drop some vectors."""
     arch, d = model.architecture, model.architecture.width
     own = _vectors(arch) * model.groups("norms")
     total = _embedding_parameters(model) + (own * d if arch.ends_with_norm else 0)
@@ -176,7 +176,7 @@ def _vectors(arch: Architecture) -> int:
 
 
 def _shifts(model: Sharing, reader: str, layer: int = 1) -> bool:
-    """Whether a LayerNorm with a bias folds into the part of a layer that reads it, and so gives that one."""
+    """Return True if a LayerNorm's bias folds into the part of a layer that reads it."""
     arch = model.architecture
     there = reader == "mlp" or layer > 0 or arch.first_norm
     folds = reader == "attention" or model.groups("norms") in (1, model.groups(reader))
@@ -184,18 +184,18 @@ def _shifts(model: Sharing, reader: str, layer: int = 1) -> bool:
 
 
 def _has_biases(model: Sharing, layer: int) -> bool:
-    """Whether query, key and value of a layer have biases: their own, or of the LayerNorm that folds into them."""
+    """Return True if a layer's query, key and value have biases: their own, or a folded LayerNorm's."""
     return model.architecture.qkv_bias or _shifts(model, "attention", layer)
 
 
 def _has_output_bias(model: Sharing, layer: int) -> bool:
-    """Whether the output projection has a bias: its own, or what the values' fold into it."""
+    """Return True if the output projection has a bias: its own, or the values' folded into it."""
     own = model.architecture.has(f"layers.{layer}.attention.output.bias")
     return own or (model.exact and _has_biases(model, layer))
 
 
 def _biased(model: Sharing) -> tuple[str, ...]:
-    """Those of query, key and value whose biases the graph keeps, where they have some."""
+    """Projections among query, key and value whose biases the graph keeps."""
     if not model.exact:
         return ("query", "key", "value")
     return ("query", "key") if model.architecture.rotary else ("query",)  # the key's is dropped, the value's moves
@@ -210,7 +210,7 @@ def _linear_parameters(
 
 
 def _joint_parameters(model: Sharing, layer: int, has_biases: bool) -> int:
-    """Weights, updates and biases of attention whose projections are shared, merged or updated, each for itself."""
+    """Weights, updates and biases of attention whose projections are shared, merged or updated separately."""
     arch, d = model.architecture, model.architecture.width
     inner = len(model.plan.members[0][layer]) * arch.head_width
     by_norm = {kind: model.members if arch.pre_norm and model.differs(layer, kind) else 1 for kind in PROJECTIONS[:3]}

@@ -1,4 +1,4 @@
-"""What a family declares: where its weights lie in a state dict, and how its configuration reads."""
+"""Declaration of a family: names of its weights in a state dict, and the reader of its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one family of transformers keeps its weights."""
+    """Names of the weights of one family of transformers."""
 
     family: str  # the ``model_type``
     model_class: str
@@ -44,11 +44,11 @@ class Layout:
         return {canonical: source for canonical, source in names.items() if architecture.has(canonical)}
 
     def rows_of(self, canonical: str, tensor: Tensor) -> Tensor:
-        """Of a tensor of the state dict [out, …], the rows that belong to a canonical name: a third where stacked."""
+        """Rows of a state dict's tensor [out, …] that belong to a canonical name: a third if stacked."""
         return tensor.chunk(3)[STACKED.index(_part(canonical))] if self.is_stacked(canonical) else tensor
 
     def is_stacked(self, canonical: str) -> bool:
-        """Whether the tensor of a canonical name is a third of one in the state dict."""
+        """Return True if the tensor of a canonical name is a third of one in the state dict."""
         return self.stacked and _part(canonical) in STACKED
 
     def scale_of(self, canonical: str) -> str | None:
@@ -101,13 +101,13 @@ def activation(config: Any, name: object) -> Activation:
 
 
 def classes(config: Any) -> int:
-    """Number of classes or labels of a classifier; 1 for a model that gives a score (:func:`task_of`)."""
+    """Number of classes or labels of a classifier; 1 for a model with one score (:func:`task_of`)."""
     if config.num_labels < 1:
         raise refuse(config, "num_labels", config.num_labels, "1 (a score), or 2 or more (classes)")
-    asked = getattr(config, "problem_type", None)
+    stored = getattr(config, "problem_type", None)
     expected = ["regression"] if config.num_labels == 1 else ["single_label_classification", MULTI_LABEL]
-    if asked not in (None, *expected):
-        raise refuse(config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}")
+    if stored not in (None, *expected):
+        raise refuse(config, "problem_type", stored, f"{' or '.join(expected)} for num_labels = {config.num_labels}")
     return int(config.num_labels)
 
 
@@ -119,7 +119,7 @@ def head_width(config: Any, width: int, heads: int) -> int:
 
 
 def encoder_only(config: Any) -> None:
-    """Refuse decoders, cross-attention and relative positions."""
+    """Reject decoders, cross-attention and relative positions."""
     usual = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
     for setting, value in usual.items():
         if (found := getattr(config, setting, None)) not in (None, value):
@@ -138,11 +138,11 @@ SHOWN = {
     "multi_label": ("Identity", "Sigmoid"),
     "classification": ("Identity", "Softmax"),
 }
-"""Task → the activations of sentence-transformers of which hydrant gives the values, or the logits that they are of."""
+"""Task → activations of sentence-transformers for which hydrant returns the values or their logits."""
 
 
 def task_of(config: Any) -> dict[str, Any]:
-    """The fields of an ``Architecture`` that tell the task; none for a classifier of one class."""
+    """Fields of an ``Architecture`` that describe the task; none for a classifier of one class."""
     labels = getattr(config, "problem_type", None) == MULTI_LABEL
     task = "score" if config.num_labels == 1 else "multi_label" if labels else "classification"
     name = _activation(config, task)
@@ -152,7 +152,7 @@ def task_of(config: Any) -> dict[str, Any]:
 
 
 def _activation(config: Any, task: str) -> str:
-    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does."""
+    """PyTorch's name of the activation; without one the model returns logits, as in transformers."""
     path = activation_path(config)
     package, _, name = str(path or "torch.nn.Identity").rpartition(".")
     if name not in SHOWN[task] or package.partition(".")[0] != "torch":
@@ -162,13 +162,13 @@ def _activation(config: Any, task: str) -> str:
 
 
 def activation_path(config: Any) -> str | None:
-    """The path of the activation class of PyTorch in a configuration, of sentence-transformers from 4 on, or before."""
+    """Path of PyTorch's activation class in a configuration, for sentence-transformers 4 and newer, or older."""
     stored = getattr(config, "sentence_transformers", None)
     path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
     return path or getattr(config, "sbert_ce_default_activation_function", None)
 
 
 def problem_of(config: Any) -> dict[str, str]:
-    """Of a regression that it is one: pipelines of transformers show its logit, of others of one output the sigmoid."""
+    """``problem_type`` of a regression, for which pipelines of transformers show the logit, not its sigmoid."""
     regression = config.num_labels == 1 and getattr(config, "problem_type", None) == "regression"
     return {"problem_type": "regression"} if regression else {}

@@ -69,11 +69,11 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     names = {name: canonical for canonical, name in stored.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     halves, replaced = _sorted(tensors, names, shapes, folder)
-    found = {f"{module}.weight": _update(module, pair, config, shapes, folder) for module, pair in halves.items()}
+    by_name = {f"{module}.weight": _update(module, pair, config, shapes, folder) for module, pair in halves.items()}
     updates = {}
     for canonical, name in stored.items():
-        if name in found:
-            update = replace(found[name], up=layout.rows_of(canonical, found[name].up))
+        if name in by_name:
+            update = replace(by_name[name], up=layout.rows_of(canonical, by_name[name].up))
             if (scale := layout.scale_of(canonical)) is not None:  # λ (W + s · B A) = λ W + s · (λ B) A
                 factor = model.state_dict()[scale].detach().cpu().double()
                 update = replace(update, up=(factor[:, None] * update.up.double()).float())
@@ -86,7 +86,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
 
 
 def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
-    """The number of classes of adapters, and the tensors that each of them brings whole, named as in the base model."""
+    """Number of classes of adapters, and the tensors that each adapter replaces, named as in the base model."""
     bias = next(layout for layout in LAYOUTS if layout.model_class == class_name).other_names["classifier.bias"]
     classes, brought = 0, []
     for folder in map(Path, adapters):
@@ -100,7 +100,7 @@ def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int,
 
 
 class AdapterConfig(msgspec.Struct, frozen=True):
-    """The settings of PEFT's that decide what an adapter adds; others may stand beside them."""
+    """PEFT's settings that decide what an adapter adds; a file may hold others."""
 
     r: Annotated[float, msgspec.Meta(gt=0)] = 8
     lora_alpha: float = 8
@@ -116,7 +116,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 
 
 def _config(folder: Path) -> AdapterConfig:
-    """The configuration of an adapter that is merged exactly."""
+    """Read the configuration of an adapter that can be merged exactly."""
     file = folder / CONFIG
     if not file.is_file():
         raise InputError(f"adapter {cut(folder, 120)} holds no {CONFIG}; expected a folder that PEFT wrote")
@@ -133,7 +133,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
     file = folder / WEIGHTS
     if not file.is_file():
-        raise InputError(f"adapter {folder} holds no {WEIGHTS}; save it with safe_serialization=True, as no pickle")
+        raise InputError(f"adapter {folder} holds no {WEIGHTS}; save it with safe_serialization=True")
     try:
         tensors: dict[str, Tensor] = load_file(file)
     except (SafetensorError, OSError) as error:
@@ -148,13 +148,13 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _check_method(every: Mapping[str, Any], folder: Path) -> None:
-    """Refuse every setting that makes the member something else than W + s · B A."""
+    """Reject every setting under which the member is not W + s · B A."""
     variants = [name for name in every if (name.startswith("use_") and name != "use_rslora") or name in VARIANTS]
     expected: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "task_type": (None, "SEQ_CLS", "FEATURE_EXTRACTION"),
         "bias": (None, "none"),
-        "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),  # they leave the base model as it is
+        "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),  # the base model stays the same
         **dict.fromkeys(variants, (None, False, {}, [])),
     }
     for name, values in expected.items():
@@ -186,8 +186,8 @@ def _sorted(
             halves.setdefault(module, {})[half] = tensor
         elif name in names and part in REPLACED_PARTS:
             if tuple(tensor.shape) != tuple(shapes[name]):
-                found = f"{name} has shape {list(tensor.shape)}, the base model's {list(shapes[name])}"
-                raise InputError(f"adapter {folder}: {found}; expected an adapter of it, with the same classes")
+                mismatch = f"{name} has shape {list(tensor.shape)}, the base model's {list(shapes[name])}"
+                raise InputError(f"adapter {folder}: {mismatch}; expected an adapter of it, with the same classes")
             replaced[name] = tensor
         else:
             raise InputError(
@@ -200,15 +200,15 @@ def _sorted(
 def _update(
     module: str, pair: Mapping[str, Tensor], config: AdapterConfig, shapes: Mapping[str, Sequence[int]], folder: Path
 ) -> Update:
-    """The update of one module, its shapes held against the base model and the configuration."""
+    """The update of one module, its shapes checked against the base model and the configuration."""
     if set(pair) != {"A", "B"}:
-        raise InputError(f"adapter {folder}: {module} has lora_{next(iter(pair))} alone; expected lora_A and lora_B")
+        raise InputError(f"adapter {folder}: {module} has only lora_{next(iter(pair))}; expected lora_A and lora_B")
     rank = _number(config.r, config.rank_pattern, "rank_pattern", module, folder)
     out, inner = shapes[f"{module}.weight"]
-    found = [list(pair["A"].shape), list(pair["B"].shape)]
-    if rank != int(rank) or found != [[int(rank), inner], [out, int(rank)]]:
+    sizes = [list(pair["A"].shape), list(pair["B"].shape)]
+    if rank != int(rank) or sizes != [[int(rank), inner], [out, int(rank)]]:
         raise InputError(
-            f"adapter {folder}: {module} has lora_A {found[0]} and lora_B {found[1]}; for rank {rank:g} and this base "
+            f"adapter {folder}: {module} has lora_A {sizes[0]} and lora_B {sizes[1]}; for rank {rank:g} and this base "
             f"model expected [{rank:g}, {inner}] and [{out}, {rank:g}]"
         )
     alpha = _number(config.lora_alpha, config.alpha_pattern, "alpha_pattern", module, folder)
@@ -222,7 +222,7 @@ def _number(value: float, patterns: Mapping[str, float] | None, name: str, modul
     slow = max(choices, default=0) > 3 or any(map(REPEATED_GROUP.search, patterns))
     if slow or len(patterns) > 1000 or sum(map(bool, choices)) > 20:
         raise InputError(
-            f"adapter {folder} has {len(patterns)} entries in {name}, which may take too long to match; expected at "
+            f"adapter {folder} has {len(patterns)} entries in {name}, which may be too slow to match; expected at "
             "most 1000 names of modules, 20 of them with up to 3 of *, +, ?, { and |, none of these behind a group"
         )
     try:
@@ -238,7 +238,7 @@ CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]"
 def _check_complete(
     config: AdapterConfig, names: Mapping[str, str], halves: Collection[str], replaced: Collection[str], folder: Path
 ) -> None:
-    """Every module that the configuration names in all layers has its tensors."""
+    """Check that every module that the configuration names has its tensors in all layers."""
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
     saved = tuple(config.modules_to_save or ())
@@ -256,6 +256,6 @@ def _check_complete(
 
 
 def _saved(name: str, modules: tuple[str, ...]) -> bool:
-    """Whether ``modules_to_save`` covers a tensor: a module on its path ends with one of the names, as in PEFT."""
+    """Return True if ``modules_to_save`` names the end of a module on a tensor's path, as in PEFT."""
     pieces = name.split(".")
     return any(".".join(pieces[:end]).endswith(modules) for end in range(1, len(pieces)))

@@ -1,7 +1,7 @@
 """ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP.
 
 Its classifier reads the first token, or the mean of all real ones, through a dense layer with a LayerNorm behind it.
-Query, key and value are one linear map; the first layer has no LayerNorm before its attention, since one stands behind
+Query, key and value are one linear map; the first layer has no LayerNorm before its attention, since one follows
 the embeddings.
 """
 
@@ -77,10 +77,10 @@ def _kinds(config: Any) -> list[str]:
 
 def _base(config: Any, kind: str) -> float:
     """θ of the rotary positions of a kind of layer."""
-    found = config.rope_parameters[kind]
-    if found.get("rope_type", "default") != "default":
-        raise refuse(config, f"rope_parameters.{kind}.rope_type", found["rope_type"], "'default' (no scaling)")
-    return float(found["rope_theta"])
+    rotary = config.rope_parameters[kind]
+    if rotary.get("rope_type", "default") != "default":
+        raise refuse(config, f"rope_parameters.{kind}.rope_type", rotary["rope_type"], "'default' (no scaling)")
+    return float(rotary["rope_theta"])
 
 
 MODERNBERT = Layout(

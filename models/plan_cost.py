@@ -19,7 +19,7 @@ from .graph_counts import attention, parameters, products
 from .weight_sharing import Forms, Sharing
 
 OPERATIONS_PER_BYTE = 10
-"""Operations in the time of moving a byte, about what CPUs and GPUs do in float32: decides the form of updates."""
+"""Operations in the time of moving a byte, typical of CPUs and GPUs in float32; decides the form of updates."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def cost_of(
     sequence: int | None = None,
     precision: str = "fp32",
 ) -> Cost:
-    """What fusing a model by a plan costs, as counted in the exported graph (unrolled lowering: no padded heads)."""
+    """Cost of fusing a model by a plan, as counted in the exported graph (unrolled lowering: no padded heads)."""
     ensemble = _sharing(model, plan)
     architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -92,13 +92,13 @@ def cost_of(
 
 
 def _single(architecture: Architecture, plan: HeadPlan, exact: bool) -> Sharing:
-    """The original model, with the exact rewrites or as any exporter writes it."""
+    """The original model, with the exact rewrites or without them."""
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     return Sharing(architecture, whole, 1, frozenset(), exact)
 
 
 def _tokens(architecture: Architecture) -> int:
-    """Tokens of a usual input: 128, or what the model reads."""
+    """Tokens of a typical input: 128, or the model's limit if lower."""
     return architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
 
 
@@ -119,7 +119,7 @@ def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, sepa
     chosen, tokens = dict(forms), _tokens(architecture)
     for layer in range(plan.layers):
         if not plan.same_heads(layer):
-            continue  # no weight is shared that could be kept
+            continue  # no shared weight to keep
         for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
             names = [f"layers.{layer}.attention.{projection}" for projection in projections]
             options = [
@@ -148,7 +148,7 @@ def _figures(model: Sharing, batch: int, tokens: int, size: int) -> Figures:
 def _sharing(model: Bundle | Architecture, plan: HeadPlan | None) -> Sharing:
     if not isinstance(model, Bundle):
         if plan is None:
-            raise InputError("a model has no plan of its own; give one, as made by plan_heads")
+            raise InputError("a model needs a plan; pass one from plan_heads")
         return Sharing(model, plan, 1, frozenset(), exact=True)
     fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
     checkpoints, separate = fusion.get("checkpoints", 1), frozenset(fusion.get("separate", []))

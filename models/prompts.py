@@ -1,4 +1,4 @@
-"""Class prompts: the texts that stand for each class of a zero-shot classifier."""
+"""Class prompts: the texts that describe each class of a zero-shot classifier."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Prompts:
-    """What stands for each class: texts, made of templates, or given as they are where there are no templates."""
+    """Texts for each class, built from templates, or taken unchanged without templates."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A form that :func:`read_prompts` reads: classes and templates, or class → texts."""
+        """JSON for :func:`read_prompts`: classes and templates, or class → texts."""
         if self.templates:
             return {"classes": list(self.classes), "templates": list(self.templates)}
         return {
@@ -41,26 +41,26 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
     """Class names and their prompts."""
     if isinstance(classes, Prompts) and templates is None:
         return classes
-    found = classes.to_json() if isinstance(classes, Prompts) else classes
+    source = classes.to_json() if isinstance(classes, Prompts) else classes
     where = "classes"
-    if isinstance(found, str | Path):
-        is_file = isinstance(found, Path) or found.endswith((".json", ".txt"))
-        where = f"classes {found}" if is_file else where
-        found = _from_file(Path(found)) if is_file else str(found).split(",")
-    if isinstance(found, Mapping) and isinstance(found.get("classes"), list):
-        if unknown := sorted(set(found) - {"classes", "templates"}):
-            raise InputError(f"{where} have {listing(unknown, 3)} beside classes and templates; expected these alone")
-        if "templates" in found and templates is not None:
-            raise InputError(f"{where} bring their own templates, and others are given; drop one of them")
-        found, templates = found["classes"], found.get("templates", templates)
-    if isinstance(found, Mapping):
+    if isinstance(source, str | Path):
+        is_file = isinstance(source, Path) or source.endswith((".json", ".txt"))
+        where = f"classes {source}" if is_file else where
+        source = _from_file(Path(source)) if is_file else str(source).split(",")
+    if isinstance(source, Mapping) and isinstance(source.get("classes"), list):
+        if unknown := sorted(set(source) - {"classes", "templates"}):
+            raise InputError(f"{where} have {listing(unknown, 3)} beside classes and templates; remove them")
+        if "templates" in source and templates is not None:
+            raise InputError(f"{where} contain templates, and templates were passed too; drop one of them")
+        source, templates = source["classes"], source.get("templates", templates)
+    if isinstance(source, Mapping):
         if templates is not None:
-            raise InputError(f"{where} bring a prompt for each class, and templates are given; drop the templates")
-        texts = [_texts(f"{where}: {name}", given) for name, given in found.items()]
-        return _checked(where, _names(where, list(found)), (), texts)
-    if not isinstance(found, list | tuple):
-        raise InputError(f"{where} are a {type(found).__name__}; expected {FORMS}")
-    names, chosen = _names(where, found), _texts("templates", TEMPLATES if templates is None else templates)
+            raise InputError(f"{where} contain a prompt for each class; drop the templates")
+        texts = [_texts(f"{where}: {name}", given) for name, given in source.items()]
+        return _checked(where, _names(where, list(source)), (), texts)
+    if not isinstance(source, list | tuple):
+        raise InputError(f"{where} are a {type(source).__name__}; expected {FORMS}")
+    names, chosen = _names(where, source), _texts("templates", TEMPLATES if templates is None else templates)
     if lacking := [template for template in chosen if "{}" not in template]:
         raise InputError(f"template {cut(lacking[0])} has no {{}} for the class name; expected one as {TEMPLATES[0]!r}")
     return _checked(where, names, chosen, [tuple(form.replace("{}", name) for form in chosen) for name in names])
@@ -74,12 +74,12 @@ def _from_file(path: Path) -> Any:
         return json.loads(text, object_pairs_hook=_unrepeated)
     except OSError as error:
         raise InputError(f"cannot read classes {path}: {error.strerror or error}; expected {FORMS}") from error
-    except (ValueError, RecursionError) as error:  # no text in UTF-8, or no JSON
+    except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
         raise InputError(f"classes {path} cannot be used ({error}); expected {FORMS}") from error
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; Python's reader would keep the last of equal keys without a word."""
+    """A JSON object; Python's reader would silently keep the last of equal keys."""
     if repeated := _repeated([name for name, _ in pairs]):
         raise ValueError(f"{listing(repeated, 3)} occurs twice in one object")
     return dict(pairs)
@@ -88,13 +88,13 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
     for name in names:
         if not _is_text(name) or any(letter < " " or letter == "\x7f" for letter in name.strip()):
-            raise InputError(f"{where} hold {cut(name)}; expected names, each a line of text that is not empty")
-    found = tuple(name.strip() for name in names)
-    if repeated := _repeated(found):
+            raise InputError(f"{where} hold {cut(name)}; expected names: non-empty text on one line")
+    stripped = tuple(name.strip() for name in names)
+    if repeated := _repeated(stripped):
         raise InputError(f"{where} name {listing(repeated, 3)} more than once; expected each class once")
-    if len(found) < 2:
-        raise InputError(f"{where} name {len(found)} class; expected 2 or more: {FORMS}")
-    return found
+    if len(stripped) < 2:
+        raise InputError(f"{where} name {len(stripped)} class; expected 2 or more: {FORMS}")
+    return stripped
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -103,22 +103,22 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value is text that is not empty and that UTF-8 can hold; JSON may escape half a surrogate pair."""
+    """Return True if a value is non-empty text that UTF-8 can encode; JSON may escape half a surrogate pair."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _texts(where: str, texts: Any) -> tuple[str, ...]:
     """One text or more."""
-    found = [texts] if isinstance(texts, str) else texts
-    if not isinstance(found, list | tuple) or not found or not all(map(_is_text, found)):
+    listed = [texts] if isinstance(texts, str) else texts
+    if not isinstance(listed, list | tuple) or not listed or not all(map(_is_text, listed)):
         raise InputError(f"{where} are {cut(texts)}; expected one text or more, such as {TEMPLATES[0]!r}")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _checked(
     where: str, names: tuple[str, ...], templates: tuple[str, ...], texts: Sequence[tuple[str, ...]]
 ) -> Prompts:
-    """Prompts of which no two classes have the same."""
+    """Reject equal prompts of two classes."""
     seen: dict[frozenset[str], str] = {}
     for name, own in zip(names, texts, strict=True):
         other = seen.setdefault(frozenset(own), name)

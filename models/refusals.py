@@ -1,4 +1,4 @@
-"""Why a checkpoint is not read: no family declares it, it was wrapped or changed, or its weight files do not fit."""
+"""Errors for unusable checkpoints: an undeclared family, a wrapped or changed model, or unsuitable weight files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WRAPPERS = {
     "DataParallel": "give the model inside, model.module",
     "DistributedDataParallel": "give the model inside, model.module",
     "FullyShardedDataParallel": SAVE,
-    "OptimizedModule": "give the model that torch.compile was given, model._orig_mod",
+    "OptimizedModule": "pass the uncompiled model, model._orig_mod",
     "PeftModelForSequenceClassification": MERGE,
     "PeftModelForTokenClassification": "give model.merge_and_unload()",
 }
-"""Classes that hold a model → the model to give instead."""
+"""Classes that wrap a model → the model to pass instead."""
 
 REWRITTEN = {
     ("base_layer.", "original_module."): f"it has an adapter of PEFT: {MERGE}",
@@ -38,11 +38,11 @@ REWRITTEN = {
 def siblings(name: str, declared: Sequence[str]) -> list[str]:
     """The declared classifiers of the same encoder, for a class without a classifier."""
     encoder = re.split("For|LMHead|Vision|Text|Model", name)[0]
-    return [known for known in declared if known.startswith(f"{encoder}For")]
+    return [other for other in declared if other.startswith(f"{encoder}For")]
 
 
 def unsupported(name: str, declared: Sequence[str], base: str = "") -> UnsupportedModelError:
-    """The error for a class that no family declares: whether it may be traced, or why not."""
+    """The error for a class that no family declares; says if it may be traced."""
     if base:
         reason = f"it is derived from {base}; if it computes the same, save it, and read it with {base}.from_pretrained"
     elif name in WRAPPERS:
@@ -59,16 +59,16 @@ def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
     """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
     return UnsupportedModelError(
-        f"{what} is not part of the installed transformers{code}; install a newer one, or give another classifier"
+        f"{what} is not part of the installed transformers{code}; install a newer one, or use another classifier"
     )
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
-    """The reason that a module lacks a weight, and the fix; empty where there is no such module."""
+    """The reason that a module lacks a weight, and the fix; empty without such a module."""
     below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
-    known = next((words for starts, words in REWRITTEN.items() if any(name.startswith(starts) for name in below)), "")
+    cause = next((words for starts, words in REWRITTEN.items() if any(name.startswith(starts) for name in below)), "")
     alone = f"{module} holds {listing(below, 3)} alone; expected the module of transformers, or traced=True"
-    return known or (alone if below else "")
+    return cause or (alone if below else "")
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"
@@ -81,11 +81,11 @@ CONVERT = (
     'save_file({name: tensor.clone().contiguous() for file in folder.glob("pytorch_model*.bin") for name, tensor in '
     'torch.load(file, map_location="cpu", weights_only=True).items()}, folder / "model.safetensors", {"format": "pt"})'
 )
-"""Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code of theirs."""
+"""Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code from them."""
 
 
 def check_pulled(folder: Path) -> None:
-    """Refuse a folder in which git-lfs pointers stand for the files."""
+    """Reject a folder that contains git-lfs pointers instead of the files."""
     for file in sorted(folder.iterdir()):
         if file.suffix in (".safetensors", ".json", ".txt", ".model") and file.is_file():
             with file.open("rb") as stream:
@@ -103,12 +103,12 @@ def wrapper_prefix(folder: Path) -> str:
     for file in folder.glob("model*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
             names += tensors.keys()
-    found = {match[0] if (match := PREFIX.match(name)) else "" for name in names}
-    return found.pop() if len(found) == 1 else ""
+    prefixes = {match[0] if (match := PREFIX.match(name)) else "" for name in names}
+    return prefixes.pop() if len(prefixes) == 1 else ""
 
 
 def check_not_quantised(name: str, config: Any) -> None:
-    """Refuse a checkpoint of quantised weights."""
+    """Reject a checkpoint of quantised weights."""
     settings = getattr(config, "quantization_config", None)
     if settings is not None:
         method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
@@ -127,12 +127,12 @@ def unread(name: str, folder: Path, reason: str) -> InputError:
             f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; for other "
             f"weights give the folder that `hf download {name} --local-dir FOLDER` makes"
         )
-    found = f"checkpoint {name} has no model.safetensors, but"
+    problem = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
         command = shlex.join(["python", "-c", CONVERT, name])
-        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it safely: {command}")
+        return InputError(f"{problem} pytorch_model.bin, a pickle, which may run code; convert it safely: {command}")
     files = listing(sorted(file.name for file in folder.iterdir()))
-    return InputError(f"{found} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
+    return InputError(f"{problem} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
 
 
 def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:
@@ -151,13 +151,13 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
 
 
 def _settings(config: dict[str, Any], size: int) -> list[str]:
-    """Names of a configuration's settings of one value, those of its parts included."""
-    found = [name for name, value in config.items() if type(value) is int and value == size]
-    return found + [name for part in config.values() if isinstance(part, dict) for name in _settings(part, size)]
+    """Names of a configuration's settings, nested ones included, that have one value."""
+    names = [name for name, value in config.items() if type(value) is int and value == size]
+    return names + [name for part in config.values() if isinstance(part, dict) for name in _settings(part, size)]
 
 
 def incomplete(name: str, missing: Collection[str], unexpected: Collection[str], adapted: bool) -> InputError:
-    """The error for weights that a checkpoint lacks, with what it holds instead."""
+    """The error for weights that a checkpoint lacks, with the tensors that it holds instead."""
     cause = f"it holds {listing(sorted(unexpected), 3)} instead; " if unexpected else ""
     cause += "expected a model fine-tuned for classification, saved with save_pretrained"
     cause += ", or adapters that bring them" * adapted

@@ -96,12 +96,12 @@ def _dinov2(config: Any) -> Architecture:
         raise refuse(config, "use_swiglu_ffn", True, "use_swiglu_ffn = False (an MLP without a gate)")
     if config.hidden_dropout_prob:
         raise refuse(config, "hidden_dropout_prob", config.hidden_dropout_prob, "0.0, as DINOv2 was trained")
-    found = _vit(config, 1 + registers, int(config.hidden_size * config.mlp_ratio))
-    return replace(found, token_pooling="first_and_mean", registers=registers)
+    arch = _vit(config, 1 + registers, int(config.hidden_size * config.mlp_ratio))
+    return replace(arch, token_pooling="first_and_mean", registers=registers)
 
 
 def resize(model: Any, side: int) -> None:
-    """Bring the table of positions to images of another size, once, as the model itself would for every image."""
+    """Resize the table of positions to images of another size once, as the model does for every image."""
     import torch
 
     config = model.config
@@ -117,14 +117,14 @@ def resize(model: Any, side: int) -> None:
 
 
 def drop_path_of(config: Any) -> dict[str, float]:
-    """What a checkpoint says of stochastic depth, which no member has; tuning says so."""
+    """Stochastic depth of a checkpoint, which members do not support; tuning warns about it."""
     rate = getattr(config, "drop_path_rate", 0.0)
     return {"drop_path_rate": float(rate)} if rate else {}
 
 
 OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
                    "attention.output.dense")  # fmt: skip
-"""As transformers 5.12 names them."""
+"""Names in transformers 5.12."""
 
 
 def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
@@ -148,7 +148,7 @@ NAMES = {
 DINOV2, DINOV2_WITH_REGISTERS = (_dinov2_layout(family, name) for family, name in NAMES.items())
 
 OLDER = {name: _dinov2_layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
-"""Class → where its weights lay in older releases of transformers."""
+"""Class → names of its weights in older releases of transformers."""
 
 
 def _tower(config: Any) -> Architecture:

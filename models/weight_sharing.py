@@ -1,4 +1,4 @@
-"""What the members of a fused model share, from shapes alone: activation streams, and the groups of each weight."""
+"""Sharing between members of a fused model, from shapes alone: activation streams and groups of each weight."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Sharing:
         return int(form["rank"]) if form and form["low_rank"] else 0
 
     def differs(self, layer: int, *projections: str) -> bool:
-        """Whether adapters make one of these projections differ between members."""
+        """Return True if adapters make one of these projections differ between members."""
         updated = (f"layers.{layer}.attention.{projection}" in self.forms for projection in projections)
         return self.members > 1 and any(updated)
 
     def apart(self, layer: int, projection: str) -> bool:
-        """Whether each member has its own weight, updates merged."""
+        """Return True if each member has its own weight, updates merged."""
         return self.differs(layer, projection) and not self.rank(layer, projection)
 
     def joint(self, layer: int) -> bool:
-        """Whether members that differ by adapters share one of the layer's projections."""
+        """Return True if members that differ by adapters share one of the layer's projections."""
         if not self.plan.same_heads(layer):
             return False
         kept = any(self.rank(layer, projection) for projection in PROJECTIONS)
@@ -69,7 +69,7 @@ class Sharing:
         return kept or (self.differs(layer, *PROJECTIONS) and shared)
 
     def shared_heads(self, layer: int) -> bool:
-        """Whether all members keep the same heads, with the same weights."""
+        """Return True if all members keep the same heads, with the same weights."""
         same = self.plan.same_heads(layer) and not self.differs(layer, *PROJECTIONS)
         return self.members == 1 or (same and self.one_checkpoint)
 
@@ -91,16 +91,16 @@ class Sharing:
         return max(self.linear_groups(f"layers.{layer}.mlp.{linear}") for linear in ("up", "down"))
 
     def pooled(self, layer: int) -> bool:
-        """Whether a layer computes the query of the first token alone."""
+        """Return True if a layer computes only the first token's query."""
         arch = self.architecture
         return self.exact and arch.first_token_only and layer == arch.layers - 1
 
     def absorbed(self, layer: int) -> bool:
-        """Whether that one query goes through the key weights, so that no token's key or value is computed."""
+        """Return True if that query goes through the key weights, so that no key or value is computed."""
         return self.pooled(layer) and self.architecture.absorbs_keys
 
     def absorbed_apart(self, layer: int) -> bool:
-        """Whether absorbing a layer's keys takes members apart that differ by adapters."""
+        """Return True if absorbing a layer's keys separates members that differ by adapters."""
         kept = any(self.rank(layer, projection) for projection in PROJECTIONS[:3])
         return kept or self.differs(layer, *PROJECTIONS[:3])
 
@@ -115,7 +115,7 @@ class Sharing:
 
 
 def _parted(forms: Forms) -> Forms:
-    """Forms after tuning: query, key and value are stored side by side, so where one was merged, all three part."""
+    """Forms after tuning: query, key and value are stored together, so if one was merged, all three diverge."""
     parted = dict(forms)
     for module, form in forms.items():
         attention, _, projection = module.rpartition(".")

@@ -32,7 +32,7 @@ class ZeroShotClassifier(nn.Module):
         self.config = copy.deepcopy(clip.config)
         self.config.id2label = dict(enumerate(prompts.classes))
         self.config.label2id = {name: index for index, name in enumerate(prompts.classes)}
-        self.config.problem_type = None  # whatever another classifier on this tower was: prompts exclude each other
+        self.config.problem_type = None  # prompts exclude each other, whatever the tower's previous task
         self.name_or_path = clip.name_or_path
         self.prompts = prompts
         self.vision_model = clip.vision_model
@@ -63,7 +63,7 @@ def load_zero_shot(
     Args:
         source: a CLIP checkpoint folder or hub name, or a ``CLIPModel``.
         classes: class names, or prompts (``models.prompts.read_prompts``).
-        templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
+        templates: texts in which ``{}`` is replaced by the name; ``None`` for ``"a photo of a {}."``.
         tokenizer: of a ``CLIPModel``; a checkpoint brings its own.
         progress: display.
 
@@ -83,32 +83,32 @@ def load_zero_shot(
             f"source is a {type(source).__name__}; expected a CLIPModel, a checkpoint folder or a hub name"
         )
     elif tokenizer is None:
-        raise InputError("a CLIPModel was given without its tokenizer; give it with tokenizer=…")
+        raise InputError("a CLIPModel needs its tokenizer; pass tokenizer=…")
     else:
         clip = source
     return ZeroShotClassifier(clip, _class_embeddings(clip, tokenizer, prompts, progress), prompts).eval()
 
 
 def _class_embeddings(clip: Any, tokenizer: Any, prompts: Prompts, progress: Progress) -> Tensor:
-    """[C, P], unit length: the mean of each class's unit embeddings, made a unit again."""
+    """[C, P], unit length: the mean of each class's unit embeddings, normalized again."""
     texts = [text for own in prompts.texts for text in own]
     rows = _token_ids(clip, tokenizer, texts)
     steps = progress(range(0, len(rows), BATCH), -(-len(rows) // BATCH), "reading class prompts")
     training = clip.training
     clip.eval()
     try:
-        found = torch.cat([_embed(clip, tokenizer, rows[start : start + BATCH]) for start in steps])
+        vectors = torch.cat([_embed(clip, tokenizer, rows[start : start + BATCH]) for start in steps])
     finally:
         clip.train(training)
-    parts = found.split([len(own) for own in prompts.texts])
+    parts = vectors.split([len(own) for own in prompts.texts])
     embeddings = torch.stack([POOLERS["unit"](part.mean(dim=0)) for part in parts])
     if not bool(torch.isfinite(embeddings).all()):
-        raise InputError("the text tower gives embeddings that are not finite (NaN or infinity); repair the checkpoint")
+        raise InputError("the text tower returns non-finite embeddings (NaN or infinity); repair the checkpoint")
     return embeddings
 
 
 def _token_ids(clip: Any, tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of every prompt, checked against what the text tower reads."""
+    """Token ids of every prompt, checked against the limits of the text tower."""
     config = clip.config.text_config
     with quiet():
         rows: list[list[int]] = tokenizer(list(texts)).input_ids

@@ -40,12 +40,12 @@ LAST_READERS = {
     "ModernBertForTokenClassification": "head",
     "CLIPModel": "visual_projection",
 }
-"""What reads a member's last vector, where something stands before the ``classifier`` that has a name of its own."""
+"""Module that reads a member's last vector, for classes with a named module before the ``classifier``."""
 
 
 @contextmanager
 def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[None]:
-    """Within the block the model is one member: only the heads ``keep[layer]`` have an output."""
+    """Turn the model into one member within the block: only the heads ``keep[layer]`` have an output."""
     with ExitStack() as hooks:
         for layer, kept in enumerate(keep):
             module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
@@ -83,9 +83,9 @@ def logits_of(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor])
 
 @contextmanager
 def watched(model: Any, layers: int) -> Iterator[dict[str, np.ndarray]]:
-    """What the model has within the block: tokens behind each layer, by number, and a member's ``last`` vector.
+    """Record within the block the tokens behind each layer, by number, and a member's ``last`` vector.
 
-    That is what the classifier reads, or the pooler before it.
+    ``last`` is the input of the classifier, or of the pooler before it.
     """
     seen: dict[str, np.ndarray] = {}
 
@@ -104,32 +104,32 @@ def watched(model: Any, layers: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 def vectors(model: Any, plan: Any, inputs: dict[str, torch.Tensor], taps: Sequence[str]) -> np.ndarray:
-    """What the taps of a distance name, [K, B, d] float64; of a model that tags tokens [K, B, T, d].
+    """Vectors at a distance's taps, [K, B, d] float64; [K, B, T, d] for token classification.
 
-    Those of layers are the first member's: below a fork all have the same.
+    Layer vectors are the first member's: below a fork all members have the same.
     """
-    found: dict[str, np.ndarray] = {}
+    states: dict[str, np.ndarray] = {}
     every = type(model).__name__.endswith("ForTokenClassification")
     for member, keep in enumerate(plan.members):
         with watched(model, plan.layers) as seen:
             member_logits(model, keep, plan.heads, inputs)
         last, width = seen.pop("last"), seen["0"].shape[-1]
         last = last[:, 0] if last.ndim == 3 and not every else last
-        found |= {f"last.{member}": last[..., :width], f"last.{member}.mean": last[..., width:]}  # DINOv2 reads both
+        states |= {f"last.{member}": last[..., :width], f"last.{member}.mean": last[..., width:]}  # DINOv2 reads both
         if member == 0:
-            found |= of_layers(seen, inputs.get("attention_mask"))
-    return np.stack([found[tap] for tap in taps])
+            states |= of_layers(seen, inputs.get("attention_mask"))
+    return np.stack([states[tap] for tap in taps])
 
 
 def of_layers(seen: dict[str, np.ndarray], mask: torch.Tensor | None) -> dict[str, np.ndarray]:
     """Every token, the first, and the mean of the real ones, of each layer."""
-    found = {}
+    states = {}
     for layer, tokens in seen.items():
         real = np.ones(tokens.shape[:2]) if mask is None else mask.numpy()
-        found[f"layers.{layer}.token"] = tokens
-        found[f"layers.{layer}.first"] = tokens[:, 0]
-        found[f"layers.{layer}.mean"] = (tokens * real[..., None]).sum(axis=1) / real.sum(axis=1, keepdims=True)
-    return found
+        states[f"layers.{layer}.token"] = tokens
+        states[f"layers.{layer}.first"] = tokens[:, 0]
+        states[f"layers.{layer}.mean"] = (tokens * real[..., None]).sum(axis=1) / real.sum(axis=1, keepdims=True)
+    return states
 
 
 def ensemble(
@@ -170,7 +170,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
 
 
 def scores(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], activation: str) -> dict[str, np.ndarray]:
-    """Every output of the fused ensemble of a model of one output, in float64; ``models`` as of :func:`ensemble`."""
+    """Every output of a fused regression or relevance ensemble, in float64; ``models`` as in :func:`ensemble`."""
     logits = logits_of(models, plan, inputs)[..., 0]
     members = 1 / (1 + np.exp(-logits)) if activation == "sigmoid" else logits  # [M, B]
     return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}
@@ -179,7 +179,7 @@ def scores(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], ac
 def labels(
     models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperatures: Sequence[float] = (1.0,)
 ) -> dict[str, np.ndarray]:
-    """Every output of the fused ensemble of a multi-label model, in float64; ``models`` as of :func:`ensemble`."""
+    """Every output of the fused ensemble of a multi-label model, in float64; ``models`` as in :func:`ensemble`."""
     logits = logits_of(models, plan, inputs)  # [M, B, C]
     members = 1 / (1 + np.exp(-logits / np.asarray(temperatures)))
     mean = members.mean(axis=0)

@@ -1,4 +1,4 @@
-"""The census of classifiers: what its page says, and that it tells a right graph from a wrong one."""
+"""The census of classifiers: its page, and detection of a wrong graph."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import census
 
 def test_the_page_counts_what_it_lists_and_nothing_is_silently_wrong() -> None:
     page = census.PAGE.read_text(encoding="utf-8")
-    found = census.read(page, "")
-    told = census.table(found, {kind: {} for kind in census.KINDS})
-    assert set(told.splitlines()) <= set(page.splitlines())
-    passes = {kind: sum(cells[0] == "passes" for cells in rows.values()) for kind, rows in found.items()}
+    kinds = census.read(page, "")
+    table = census.table(kinds, {kind: {} for kind in census.KINDS})
+    assert set(table.splitlines()) <= set(page.splitlines())
+    passes = {kind: sum(cells[0] == "passes" for cells in rows.values()) for kind, rows in kinds.items()}
     assert passes["text"] >= 75
     assert passes["tokens"] >= 40
     assert passes["image"] >= 12
-    results = {cells[0].partition(":")[0] for rows in found.values() for cells in rows.values()}
+    results = {cells[0].partition(":")[0] for rows in kinds.values() for cells in rows.values()}
     assert results <= {"passes", "refused", "not built", "late"}
 
 

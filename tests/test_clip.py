@@ -43,7 +43,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of no square shape, in a folder for each class."""
+    """Images that are not square, in a folder for each class."""
     folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for name in NAMES:
         (folder / name).mkdir()
@@ -66,7 +66,7 @@ def test_logits_are_those_of_clip_model() -> None:
 
 
 def test_prompts_of_a_class_are_averaged_as_in_the_paper() -> None:
-    """Embeddings of unit length, their mean, of unit length again: from what ``CLIPModel`` returns."""
+    """Unit embeddings of ``CLIPModel``, their mean, normalized again."""
     clip, inputs, tokenizer = dual_encoder(), make_inputs("clip"), make_clip_tokenizer()
     templates = ["a photo of a {}.", "the {}", "{} by {}"]
     model = load_zero_shot(clip, list(NAMES), templates, tokenizer=tokenizer)
@@ -120,7 +120,7 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     ran("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
     ran("export", out)
     assert "every gate holds" in ran("verify", out, "--data", pictures)
-    told = json.loads(ran("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
+    predictions = json.loads(ran("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
     assert "a {}, the {}." in ran("inspect", out)
     report = json.loads(ran("evaluate", out, "--data", pictures, "--compare", checkpoint, "--bootstrap", 0, "--json"))
 
@@ -131,8 +131,8 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
         with oracle.silenced(model, keep, HEADS), torch.no_grad():
             members.append(model(**pixels).logits.double().numpy())
     expected = oracle.softmax(np.stack(members)).mean(axis=0)[0]
-    given = told["predictions"][0] if isinstance(told, dict) else told[0]
-    np.testing.assert_allclose([given["probabilities"][name] for name in NAMES], expected, atol=1e-4)
+    prediction = predictions["predictions"][0] if isinstance(predictions, dict) else predictions[0]
+    np.testing.assert_allclose([prediction["probabilities"][name] for name in NAMES], expected, atol=1e-4)
     assert [entry["members"] for entry in report["models"]] == [2, 1]
     assert Bundle.open(out).manifest["fusion"]["zero_shot"]["templates"] == ["a {}", "the {}."]
 
@@ -159,7 +159,7 @@ LINES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1).filt
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(LINES, min_size=2, max_size=5, unique_by=str.strip), st.booleans())
-def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
+def test_recorded_prompts_are_read_again(names: list[str], own: bool) -> None:
     prompts = read_prompts({name: [name, f"a {name}"] for name in names} if own else names)
     assert read_prompts(json.loads(json.dumps(prompts.to_json()))) == prompts
 
@@ -207,8 +207,8 @@ def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
             np.testing.assert_allclose(ensemble(**inputs).member_logits.softmax(-1), members, atol=1e-5)
         bundle = save_bundle(ensemble, tmp_path / low_rank)
         assert bundle.manifest["fusion"]["zero_shot"] == model.prompts.to_json()
-        found = run_onnx(export_onnx(bundle), inputs)
-        np.testing.assert_allclose(found["probabilities"], members.mean(0), atol=1e-4)
+        outputs = run_onnx(export_onnx(bundle), inputs)
+        np.testing.assert_allclose(outputs["probabilities"], members.mean(0), atol=1e-4)
         assert_cost(bundle.path, inputs)
     peft.get_peft_model(dual_encoder(), peft.LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "both")
     with pytest.raises(InputError, match=r"changes '.*text_model"):

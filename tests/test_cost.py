@@ -46,8 +46,8 @@ def assert_cost(bundle: Path, inputs: dict[str, torch.Tensor]) -> Cost:
     """The cost model counts what the exported graph computes."""
     first = next(iter(inputs.values()))
     cost = estimate_cost(bundle, batch=len(first), sequence=first.shape[1] if "input_ids" in inputs else None)
-    found = counted(onnx.load(export_onnx(bundle)), inputs)
-    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    counts = counted(onnx.load(export_onnx(bundle)), inputs)
+    assert counts == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
     return cost
 
 
@@ -93,7 +93,7 @@ def test_a_tuned_bundle(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["vit", "deit"])
 def test_projections_without_bias(family: str, tmp_path: Path) -> None:
-    """The folded LayerNorms give them one."""
+    """The folded LayerNorms add one."""
     save_bundle(fuse(make_model(family, qkv_bias=False), random_plan(family, 3)), tmp_path / "bundle")
     assert_cost(tmp_path / "bundle", make_inputs(family))
 
@@ -111,7 +111,7 @@ def test_cost_falls_with_a_later_fork_and_fewer_heads(family: str) -> None:
 
 
 def test_the_page_on_costs_is_what_the_program_writes() -> None:
-    """Every declared class stands there, with the figures of today."""
+    """The page lists every declared class, with current metrics."""
     page = family_costs.PAGE.read_text(encoding="utf-8")
     assert family_costs.table() in page
     assert all(f"`{layout.model_class}`" in page for layout in LAYOUTS)

@@ -1,4 +1,4 @@
-"""What sets families apart: RoBERTa by other names, narrow tables, the mean of all patches; and what is refused."""
+"""Differences between families: RoBERTa by other names, narrow tables, the mean of all patches; rejected models."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_
 
 
 @pytest.mark.parametrize("family", ["dinov2", "dinov2_with_registers"])
-def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str, tmp_path: Path) -> None:
+def test_positions_are_resized_to_the_processor_s_image_size(family: str, tmp_path: Path) -> None:
     """The original interpolates them for every image."""
     original = make_model(family, image_size=20)
     original.save_pretrained(tmp_path / "checkpoint")
@@ -106,8 +106,8 @@ DROPPING = [*TEXT_FAMILIES, *ALIASES, "modernbert"]
     ("kind", "family"),
     [*(("classes", family) for family in (*DROPPING, "vit", "deit")), *(("tags", family) for family in DROPPING)],
 )
-def test_dropout_stands_where_transformers_has_it(kind: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a function without chance, which its rate decides, dropout tells by the logits where it stands."""
+def test_dropout_is_placed_as_in_transformers(kind: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a deterministic function of its rate as dropout, the logits show where it is applied."""
 
     rates = {"distilbert": SLIM_DROPS, "modernbert": {"classifier_dropout": 0.3}}.get(family, DROPS)
     model = (make_model if kind == "classes" else make_tagger)(family, **rates)
@@ -116,19 +116,19 @@ def test_dropout_stands_where_transformers_has_it(kind: str, family: str, monkey
     inputs = make_inputs(family)
     still = module.eval()(**inputs).member_logits
     drop_without_chance(monkeypatch)
-    found, expected = module.train()(**inputs).member_logits, model.train()(**inputs).logits
+    logits, expected = module.train()(**inputs).member_logits, model.train()(**inputs).logits
     real = inputs["attention_mask"].bool() if kind == "tags" else slice(None)
     for member in (0, 1):
-        torch.testing.assert_close(found[member][real], expected[real], rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(found, still, atol=1e-3), "it is there"
+        torch.testing.assert_close(logits[member][real], expected[real], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(logits, still, atol=1e-3), "it is there"
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "vit", "deit"])
 def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a model of one layer the first token's is all. Dropped probabilities no longer sum to one, so that less of a
-    value's bias is left, too; where keys are not computed hydrant drops them itself."""
+    """A model of one layer has only this attention. Dropped probabilities do not sum to one, so that less of a
+    value's bias remains; if keys are not computed, hydrant itself drops them."""
     if family == "distilbert":
         dropping: dict[str, Any] = {"n_layers": 1, "attention_dropout": 0.4, "dropout": 0.0, "seq_classif_dropout": 0.0}
     else:
@@ -137,11 +137,11 @@ def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
     module, inputs = fuse(models, keep_separate="all"), make_inputs(family)
     still = module.eval()(**inputs).member_logits
     drop_without_chance(monkeypatch)
-    found = module.train()(**inputs).member_logits
+    logits = module.train()(**inputs).member_logits
     for member, model in enumerate(models):
-        model.set_attn_implementation("eager")  # the only one that drops by the function that is replaced here
-        torch.testing.assert_close(found[member], model.train()(**inputs).logits, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(found, still, atol=1e-3), "it is there"
+        model.set_attn_implementation("eager")  # the only one that calls the replaced dropout
+        torch.testing.assert_close(logits[member], model.train()(**inputs).logits, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(logits, still, atol=1e-3), "it is there"
 
 
 # Refusals
@@ -169,7 +169,7 @@ def test_a_refusal_says_what_to_do_instead(name: str, tmp_path: Path) -> None:
 
 
 def test_a_refusal_does_not_wait_for_pytorch(tmp_path: Path) -> None:
-    """Importing it takes seconds; a small file says whether the class is supported."""
+    """Importing it takes seconds; a small file decides if the class is supported."""
     config = {"architectures": ["DebertaV2ForSequenceClassification"], "model_type": "deberta-v2"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     code = (
@@ -231,7 +231,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_model_that_was_changed_is_refused_with_what_was_done_to_it(name: str) -> None:
+def test_a_changed_model_is_rejected_with_the_change(name: str) -> None:
     change, message = CHANGED[name]
     with pytest.raises(HydrantError) as caught:
         fuse(change(make_model("bert")))
@@ -239,7 +239,7 @@ def test_a_model_that_was_changed_is_refused_with_what_was_done_to_it(name: str)
 
 
 def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout as a function that its rate decides, in transformers and in fused modules."""
+    """Replace dropout by a deterministic function of its rate, in transformers and in fused modules."""
 
     def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         return x - p * x.abs() if training else x

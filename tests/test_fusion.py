@@ -53,7 +53,7 @@ def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family:
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(("groups", "streams"), [(1, 1), (1, 3), (3, 1), (3, 3), ("factors", 1), ("factors", 3)])
 def test_the_first_token_without_keys_is_the_first_of_all(groups: int | str, streams: int, biased: bool) -> None:
-    """Output and every gradient, of masked batches, in float64; of a BatchEnsemble's factors, too."""
+    """Output and every gradient, a BatchEnsemble's factors included, of masked batches in float64."""
     torch.manual_seed(0)
     count = groups if isinstance(groups, int) else 1
 
@@ -75,34 +75,34 @@ def test_the_first_token_without_keys_is_the_first_of_all(groups: int | str, str
     def run(first: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         out = attention(x, mask, first)[:, :, :1]
         named = {"x": x, **dict(attention.named_parameters())}
-        found = torch.autograd.grad((out * weighed[: len(out)]).sum(), list(named.values()))
-        return out.detach(), dict(zip(named, found, strict=True))
+        gradients = torch.autograd.grad((out * weighed[: len(out)]).sum(), list(named.values()))
+        return out.detach(), dict(zip(named, gradients, strict=True))
 
-    (whole, expected), (own, found) = run(first=False), run(first=True)
+    (whole, expected), (own, gradients) = run(first=False), run(first=True)
     torch.testing.assert_close(own, whole, rtol=1e-10, atol=1e-12)
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
 def test_dropout_keeps_each_element_by_chance_and_the_mean(rate: float, dtype: torch.dtype) -> None:
-    """Against the binomial distribution: of all elements, and of pairs that came from one draw."""
+    """All elements, and pairs from one draw, are compared with the binomial distribution."""
     x = torch.ones(200, 1000, dtype=dtype, requires_grad=True)
     torch.manual_seed(3)
-    found = dropout(x, rate)
-    found.sum().backward()
-    gone = (found == 0).numpy()
+    output = dropout(x, rate)
+    output.sum().backward()
+    gone = (output == 0).numpy()
     assert abs(gone.mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / gone.size) + 1 / PARTS
-    kept = found.detach().float()[torch.from_numpy(~gone)]
+    kept = output.detach().float()[torch.from_numpy(~gone)]
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-2, atol=0)  # rates are rounded
-    assert found.dtype == dtype
-    torch.testing.assert_close(x.grad, found.detach())  # the same elements pass the gradient on
-    for apart in (1, 2, 3):  # lanes of one number are as independent as those of two
+    assert output.dtype == dtype
+    torch.testing.assert_close(x.grad, output.detach())  # the same elements pass the gradient on
+    for apart in (1, 2, 3):  # lanes of one number are independent, too
         both = gone[:, :-apart] & gone[:, apart:]
         assert abs(both.mean() - rate**2) < 6 * np.sqrt(rate**2 / both.size)
     torch.manual_seed(3)
-    assert torch.equal(dropout(x, rate), found)
+    assert torch.equal(dropout(x, rate), output)
 
 
 def test_merged_parts_are_means_and_attention_stays_apart() -> None:
@@ -189,7 +189,7 @@ def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
     (truncated / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     for source, message in (
         (str(tmp_path / "absent"), "does not exist; expected a Hugging Face checkpoint"),
-        ("nowhere", r"there is no folder nowhere, and .*from the hub"),
+        ("nowhere", r"folder nowhere .*from the hub"),
         (bert_checkpoint / "config.json", "is not a folder; expected a Hugging Face checkpoint"),
         (tmp_path, r"holds no config\.json"),
         (truncated, r"cannot load the weights of .*truncated"),

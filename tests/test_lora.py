@@ -41,7 +41,7 @@ FORMS: tuple[Form, ...] = (("unrolled", ()), ("grouped", REWRITES), ("unrolled",
 LOW_RANKS = ("merge", "keep", "auto")
 SOME: dict[str, Sequence[Form]] = {"merge": FORMS[:2], "keep": FORMS[2:], "auto": FORMS[:1]}
 WITH: dict[str, Sequence[Form]] = {"merge": FORMS[:1], "keep": FORMS[3:], "auto": FORMS[3:]}
-"""Forms by how updates are kept: some of all, and those with the rewrites."""
+"""Graph forms by the form of updates: a selection, and forms with the rewrites."""
 
 ATTENTION = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 
@@ -56,23 +56,23 @@ def make_adapter(family: str, folder: Path, seed: int, targets: Sequence[str] | 
     with torch.no_grad():
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.normal_(0, 0.3)
-    model.create_or_update_model_card = lambda folder: None  # a page that nobody reads takes as long as the rest
+    model.create_or_update_model_card = lambda folder: None  # the model card takes as long as the rest
     model.save_pretrained(folder)
     return folder
 
 
 def peft_logits(family: str, folders: Sequence[Path], inputs: dict[str, torch.Tensor], plan: Any = None) -> np.ndarray:
     """Logits [M, B, C] of PEFT's own forward, member by member; pruned heads are silenced by hooks."""
-    found = []
+    logits = []
     for member, folder in enumerate(folders):
         base = make_model(family)
         model = peft.PeftModel.from_pretrained(base, folder).eval()
         if plan is None:
             with torch.no_grad():
-                found.append(model(**inputs).logits.double().numpy())
+                logits.append(model(**inputs).logits.double().numpy())
         else:
-            found.append(oracle.member_logits(model.get_base_model(), plan.members[member], HEADS, inputs))
-    return np.stack(found)
+            logits.append(oracle.member_logits(model.get_base_model(), plan.members[member], HEADS, inputs))
+    return np.stack(logits)
 
 
 def assert_parity(
@@ -100,10 +100,10 @@ def assert_parity(
     assert torch.equal(again.member_logits, fused.member_logits)
     for lowering, without in forms:
         path = export_onnx(folder, form=GraphForm(lowering=lowering, member_outputs=True, without=without))
-        found = run_onnx(path, inputs)
-        np.testing.assert_allclose(found["member_probabilities"], members.transpose(1, 0, 2), atol=1e-4)
+        outputs = run_onnx(path, inputs)
+        np.testing.assert_allclose(outputs["member_probabilities"], members.transpose(1, 0, 2), atol=1e-4)
         for name in ATTENTION:
-            np.testing.assert_allclose(found[name], expected[name], atol=1e-4, err_msg=f"{lowering} {name}")
+            np.testing.assert_allclose(outputs[name], expected[name], atol=1e-4, err_msg=f"{lowering} {name}")
     return ensemble
 
 
@@ -129,9 +129,9 @@ def test_one_adapter_is_kept_and_members_are_exported_in_half_precision(tmp_path
     assert_parity("bert", folders[:1], tmp_path / "one", None, FORMS[:1], low_rank="keep")
     for low_rank in LOW_RANKS[:2]:
         bundle = save_bundle(fuse(make_model("bert"), adapters=folders, low_rank=low_rank), tmp_path / low_rank)
-        found = run_onnx(export_onnx(bundle, "fp16", GraphForm(member_outputs=True)), inputs)["member_probabilities"]
+        members = run_onnx(export_onnx(bundle, "fp16", GraphForm(member_outputs=True)), inputs)["member_probabilities"]
         expected = oracle.softmax(peft_logits("bert", folders, inputs))
-        np.testing.assert_allclose(found.swapaxes(0, 1), expected, atol=3e-3)
+        np.testing.assert_allclose(members.swapaxes(0, 1), expected, atol=3e-3)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "vit"])
@@ -145,15 +145,15 @@ def test_adapters_bring_the_classifier_of_a_base_model_without_one(family: str, 
         with torch.no_grad():
             logits.append(peft.PeftModel.from_pretrained(base, folder).eval()(**inputs).logits.numpy())
     with torch.no_grad():
-        found = fuse(tmp_path / "base", adapters=folders)(**inputs).member_logits
-    np.testing.assert_allclose(found, logits, atol=5e-5, rtol=5e-5)
+        member_logits = fuse(tmp_path / "base", adapters=folders)(**inputs).member_logits
+    np.testing.assert_allclose(member_logits, logits, atol=5e-5, rtol=5e-5)
 
 
 @pytest.mark.parametrize(
     ("family", "saved", "name"),
     [("bert", ["classifier"], "bert.pooler.dense.bias"), ("vit", None, "classifier.bias")],
 )
-def test_what_no_adapter_brings_is_not_random(family: str, saved: list[str] | None, name: str, tmp_path: Path) -> None:
+def test_missing_weights_are_rejected(family: str, saved: list[str] | None, name: str, tmp_path: Path) -> None:
     base: Any = make_model(family).base_model
     base.pooler = None  # as published beside a language model
     base.save_pretrained(tmp_path / "base")
@@ -178,7 +178,7 @@ NAMES = {
 
 @pytest.mark.parametrize("changed", CHANGED, ids=[name.replace(" ", "-") for name in CHANGED])
 @pytest.mark.parametrize("family", NAMES)
-def test_whatever_adapters_change(family: str, changed: str, tmp_path: Path) -> None:
+def test_adapters_of_every_part(family: str, changed: str, tmp_path: Path) -> None:
     """Parity, and a cost model that counts the operations, parameters and bytes of the graph."""
     settings = dict(CHANGED[changed])
     targets = [NAMES[family][name] for name in settings.pop("targets", ("query", "value", "output"))]
@@ -200,8 +200,8 @@ def test_heads_of_adapted_members_may_be_pruned(family: str, low_rank: str, tmp_
     assert ensemble.plan.method == "random"
 
 
-def test_cheaper_updates_are_kept_and_dearer_ones_merged() -> None:
-    """The fork layer's input is one for all members; behind it only short texts make reading weights dearest."""
+def test_cheap_updates_stay_low_rank_and_expensive_ones_are_merged() -> None:
+    """All members share the fork layer's input; behind it, reading weights dominates only for short texts."""
     base = architecture_of(make_model("bert"))
     large = replace(base, layers=4, heads=12, head_width=64, width=768, mlp_width=3072, positions=512)
     plan = HeadPlan.all_heads("bert", 4, 12, 3)
@@ -220,7 +220,7 @@ def test_cheaper_updates_are_kept_and_dearer_ones_merged() -> None:
 
 
 def test_command_line(bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Adapters of a checkpoint on disk, through every stage; what is predicted is PEFT's mean."""
+    """Adapters of a checkpoint on disk, through every stage; the prediction is PEFT's mean."""
     folders = [make_adapter("bert", tmp_path / f"a{m}", m, ("query", "value"), r=2) for m in range(2)]
     adapters = [word for folder in folders for word in ("--adapter", folder)]
     out = tmp_path / "out"
@@ -229,18 +229,18 @@ def test_command_line(bert_checkpoint: Path, tmp_path: Path) -> None:
     assert "adapters      a0, a1, rank 2" in done.stdout
     manifest = json.loads((out / "hydrant.json").read_text())
     digest = hashlib.sha256((folders[1] / "adapter_model.safetensors").read_bytes()).hexdigest()
-    found = manifest["fusion"]["adapters"][1]
-    assert (found["name"], found["sha256"]) == ("a1", digest)
+    adapter = manifest["fusion"]["adapters"][1]
+    assert (adapter["name"], adapter["sha256"]) == ("a1", digest)
     assert json.loads((out / "plan.json").read_text())["method"] == "lora"
     assert run_cli("export", out).returncode == 0
     done = run_cli("verify", out, "--examples", 20)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run_cli("predict", out, "hello money", "--json", "--probabilities", "--backend", "onnxruntime")
-    found = json.loads(done.stdout)["predictions"][0]["probabilities"]
+    probabilities = json.loads(done.stdout)["predictions"][0]["probabilities"]
     tokens = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)(["hello money"], return_tensors="pt")
     each = []
     for folder in folders:
         base = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
         with torch.no_grad():
             each.append(peft.PeftModel.from_pretrained(base, folder).eval()(**tokens).logits.softmax(-1)[0])
-    np.testing.assert_allclose(list(found.values()), torch.stack(each).mean(0), atol=1e-4)
+    np.testing.assert_allclose(list(probabilities.values()), torch.stack(each).mean(0), atol=1e-4)

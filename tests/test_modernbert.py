@@ -51,7 +51,7 @@ def tiny(form: str, seed: int = 0) -> Any:
     ("form", "separate"), [*((form, False) for form in FORMS), ("first", True), ("every-bias", True)]
 )
 def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path: Path) -> None:
-    """One checkpoint, and three kept apart; both lowerings and operators, with every rewrite that holds, and none."""
+    """One checkpoint, and three separate ones; both lowerings and operators, with every valid rewrite, and none."""
     models = [tiny(form, seed) for seed in ((1, 2, 3) if separate else (1,))]
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=5)
     ensemble = fuse(models if separate else models[0], plan, keep_separate="all" if separate else ())
@@ -59,8 +59,8 @@ def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path:
     assert_forms(models, plan, inputs, tmp_path / "bundle")
 
 
-def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> None:
-    """Rotary keys keep their bias, and are not absorbed; the mean needs every token of the last layer."""
+def test_invalid_rewrites_are_omitted_and_reported(tmp_path: Path) -> None:
+    """Rotary keys keep their bias and are not absorbed; the mean needs every token of the last layer."""
     done, reasons = {}, {}
     for form in ("first", "every-bias"):
         save_bundle(fuse(tiny(form), random_plan("modernbert", 2)), tmp_path / form, tensors_only=True)
@@ -103,7 +103,7 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, 20), before=st.integers(0, 9), after=st.integers(0, 18), seed=st.integers(0, 99))
 def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, before: int, after: int, seed: int) -> None:
-    """On either side, also so far from the text that nothing real is in a padding token's window."""
+    """Padding on either side, even so far from the text that a padding token's window holds no real token."""
     ids = np.random.default_rng(seed).integers(5, VOCABULARY, (1, length))
     short = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     after = min(after, padded["ensemble"].architecture.max_sequence - before - length)
@@ -111,8 +111,8 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
     with torch.no_grad():
         plain = {name: torch.from_numpy(array) for name, array in short.items()}
         expected = oracle.ensemble([padded["model"]], padded["ensemble"].plan, plain)["probabilities"]
-        found = padded["ensemble"](**{name: torch.from_numpy(array) for name, array in long.items()})
-    np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
+        outputs = padded["ensemble"](**{name: torch.from_numpy(array) for name, array in long.items()})
+    np.testing.assert_allclose(outputs.probabilities, expected, atol=1e-5)
     for lowering in ("unrolled", "grouped"):
         np.testing.assert_allclose(padded[lowering].run(["probabilities"], long)[0], expected, atol=1e-5)
 
@@ -123,7 +123,7 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
 @pytest.mark.parametrize("make", [make_model, make_tagger])
 @pytest.mark.parametrize(("precision", "lowering"), [("fp16", "grouped"), ("bf16", "unrolled")])
 def test_half_precision_is_as_good_as_pytorch(make: Any, precision: Any, lowering: Any, tmp_path: Path) -> None:
-    """The yardstick is the original model in that type; both against the float32 oracle."""
+    """The reference is the original model in that type; both are compared with the float32 oracle."""
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=16)
     model = make("modernbert")
     expected = oracle.ensemble([model], plan, inputs)["probabilities"]
@@ -167,8 +167,8 @@ def test_cost_is_that_of_the_graph(form: str, tmp_path: Path) -> None:
         bundle = save_bundle(fuse(source, plan, keep_separate=separate), tmp_path / str(index), tensors_only=True)
         cost = assert_cost(bundle.path, inputs)
     for figures, without in ((cost.single, PLAIN), (cost.single_rewritten, frozenset[str]())):
-        found = counted(random_model(architecture_of(models[0]), without=without), inputs)
-        assert found == (figures.flops, figures.parameters, figures.bytes)
+        counts = counted(random_model(architecture_of(models[0]), without=without), inputs)
+        assert counts == (figures.flops, figures.parameters, figures.bytes)
 
 
 # Refusals
@@ -185,7 +185,7 @@ SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
         ("rope_parameters", {"full_attention": SCALED, "sliding_attention": SCALED}),
     ],
 )
-def test_settings_that_are_refused(name: str, value: Any) -> None:
+def test_unsupported_settings_are_rejected(name: str, value: Any) -> None:
     model = make_model("modernbert")
     setattr(model.config, name, value)
     with pytest.raises(UnsupportedModelError, match=name):

@@ -1,4 +1,4 @@
-"""Tuning models of one output: the losses of Hugging Face, relevance and regression, from the command line too."""
+"""Tuning of relevance and regression models: Hugging Face's losses, and the command line."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_the_loss_is_that_of_the_original_model(kind: str) -> None:
         expected = model(**inputs, labels=labels).loss  # transformers' own
     else:
         expected = torch.nn.MSELoss()(torch.sigmoid(logits), labels)
-    found = member_loss(ensemble(**inputs).member_logits, labels, ensemble.architecture.score_activation)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    found.backward()
+    loss = member_loss(ensemble(**inputs).member_logits, labels, ensemble.architecture.score_activation)
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+    loss.backward()
     assert expected.grad_fn is not None
 
 
@@ -61,7 +61,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table(path: Path, kind: str, count: int = 96) -> Path:
-    """Texts whose label is how often a word occurs, or whether it does."""
+    """Texts labelled by the count or the presence of a word."""
     rng = np.random.default_rng(1)
     rows = []
     for _ in range(count):
@@ -82,9 +82,9 @@ def test_tuning_lowers_the_loss_from_the_command_line(kind: str, bundle: Path, t
     assert ran.returncode == 0, ran.stderr
     assert ("RMSE" in ran.stdout) == (kind == "regression")
     assert ("accuracy" in ran.stdout) == (kind == "relevance")
-    told = json.loads((tmp_path / "tuned" / "hydrant.json").read_text())["fusion"]["tuned"]
-    assert told["nll"][1] < told["nll"][0]
-    assert ("rmse" in told) == (kind == "regression")
+    tuned = json.loads((tmp_path / "tuned" / "hydrant.json").read_text())["fusion"]["tuned"]
+    assert tuned["nll"][1] < tuned["nll"][0]
+    assert ("rmse" in tuned) == (kind == "regression")
     texts = [line.split(",")[0] for line in data.read_text().splitlines()[1:]]
     labels = np.array([float(line.split(",")[1]) for line in data.read_text().splitlines()[1:]])
     with hydrant.load(bundle) as before, hydrant.load(tmp_path / "tuned") as after:
@@ -97,7 +97,7 @@ def test_tuning_lowers_the_loss_from_the_command_line(kind: str, bundle: Path, t
     assert "member_scores" in outputs, "the graph has the form that it had"
 
 
-def test_members_alone_and_what_is_refused(bundle: Path, tmp_path: Path) -> None:
+def test_members_alone_and_a_mismatched_validation_file(bundle: Path, tmp_path: Path) -> None:
     data = table(tmp_path / "train.csv", "regression", 48)
     report = tune(bundle, data, PerMember(epochs=1, learning_rate=1e-4), output=tmp_path / "alone")
     assert len(report.members) == 3

@@ -1,4 +1,4 @@
-"""The traced path: any classifier of transformers, compared with hooks of this file's own."""
+"""Tracing: any classifier of transformers, compared with the original under this file's hooks."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from torch import nn
 from traced_support import TEXT, by_hooks, inputs_of, make, plan_of
 
 FORMS = {"deberta": "masked", "qwen3": "sliced", "gemma": "sliced", "beit": "sliced"}
-"""DeBERTa-v3 and Swin are compared with hooks below, where their graphs are looked at and verified."""
+"""DeBERTa-v3 and Swin are compared with hooks below, where their graphs are verified."""
 
 EXPORTED = {"deberta", "qwen3"}
-"""Of either form, and of blocks whose heads share their keys."""
+"""Models of either form, and with heads that share their keys."""
 
 MEMBERS = GraphForm(member_outputs=True)
 
 
 def check_hooks(name: str, ensemble: Any, bundle: Bundle, graph: Path | None = None) -> None:
-    """An ensemble, its bundle in PyTorch, and its graph of ``MEMBERS`` give what the original gives under hooks."""
+    """Compare an ensemble, its bundle in PyTorch and its graph of ``MEMBERS`` with the original under hooks."""
     model, again = make(name), hydrant.load(bundle, "torch")
     model.set_attn_implementation("eager")
     session = None if graph is None else onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
@@ -91,21 +91,21 @@ def test_a_declared_family_traced_is_the_same_ensemble(family: str) -> None:
 
 @pytest.mark.parametrize("family", CLASSES)
 def test_a_declared_tagger_traced_is_the_same_ensemble(family: str) -> None:
-    """Its distance, too, reads the same vectors; of a dense layer on every token, those behind it."""
+    """Its distance reads the same vectors, behind a dense layer on every token if the model has one."""
     model, plan, inputs = make_tagger(family), random_plan(family, 2), make_inputs(family)
     real, taps = inputs["attention_mask"].bool(), ("layers.0.token", "last.0", "layers.1.token", "last.1")
     with torch.no_grad():
         either = hydrant.fuse(model, plan), hydrant.fuse(model, plan, traced=True)
         declared, traced = (ensemble(**inputs) for ensemble in either)
-        wanted, found = (ensemble.features(taps, **inputs)[1] for ensemble in either)
+        wanted, features = (ensemble.features(taps, **inputs)[1] for ensemble in either)
         wanted[[1, 3]] = either[0].penultimate(wanted[[1, 3]])
-    torch.testing.assert_close(found[:, real], wanted[:, real], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(features[:, real], wanted[:, real], rtol=1e-3, atol=1e-4)
     for name in ("probabilities", "mutual_information", "energy"):
         np.testing.assert_allclose(getattr(traced, name)[real], getattr(declared, name)[real], atol=1e-4)
 
 
 def test_threads_that_share_an_ensemble_get_their_own_vectors() -> None:
-    """What each classifier reads is noted while it runs, and by whom."""
+    """Each thread records its own classifier inputs."""
     model = make("mpnet")
     ensemble: Any = hydrant.fuse(model, plan_of(trace(prepared(model))), traced=True)
     ensemble = copy.deepcopy(ensemble)  # a copy has a lock of its own
@@ -123,20 +123,20 @@ def test_threads_that_share_an_ensemble_get_their_own_vectors() -> None:
             together = list(threads.map(vectors, inputs * 12))
     finally:
         sys.setswitchinterval(before)
-    for found, wanted in zip(together, alone * 12, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for threaded, wanted in zip(together, alone * 12, strict=True):
+        torch.testing.assert_close(threaded, wanted)
 
 
-# What is found
+# Discovery
 
 
 @pytest.mark.parametrize(("name", "groups"), [("qwen3", 2), ("gpt2", 4), ("swin", 4), ("albert", 4)])
 def test_blocks_are_found_by_running(name: str, groups: int) -> None:
-    found = trace(prepared(make(name)))
-    assert [block.heads for block in found.blocks] == {"swin": [2, 4, 4], "albert": [4]}.get(name, [4, 4])
-    assert found.blocks[-1].groups == groups
-    assert found.width == 32
-    assert Traced.from_json(json.loads(json.dumps(found.to_json()))) == found
+    traced = trace(prepared(make(name)))
+    assert [block.heads for block in traced.blocks] == {"swin": [2, 4, 4], "albert": [4]}.get(name, [4, 4])
+    assert traced.blocks[-1].groups == groups
+    assert traced.width == 32
+    assert Traced.from_json(json.loads(json.dumps(traced.to_json()))) == traced
 
 
 class Mixed(nn.Module):
@@ -157,7 +157,7 @@ class Mixed(nn.Module):
         return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits)
 
 
-def test_heads_that_are_mixed_are_no_heads() -> None:
+def test_mixed_heads_are_rejected() -> None:
     model = Mixed(transformers.BertConfig(**TEXT)).eval()
     inputs = inputs_of(trace(prepared(make("deberta-v3"))), 3, 11)
     with pytest.raises(UnsupportedModelError, match="attention heads were not understood"):
@@ -172,7 +172,7 @@ def test_heads_that_are_mixed_are_no_heads() -> None:
         ({"heads": 3}, PlanError, "keeps head 3, but that block has 2 heads"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_unsupported_models_are_rejected(change: dict[str, Any], error: type[Exception], message: str) -> None:
     model = make("swin")
     plan = HeadPlan("swin", 3, 4, (((change.get("heads", 1),), (0,), (0,)),), "random")
     options = {name: value for name, value in change.items() if name == "keep_separate"}
@@ -190,8 +190,8 @@ def test_taylor_scores_are_those_of_the_declared_family() -> None:
     model, examples = make_model("bert"), examples_of("bert", 12)
     wanted = taylor_scores(model, examples, ReadyTensors(0))
     architecture = trace(prepared(model))
-    found = taylor_scores(model, examples, ReadyTensors(0), architecture, batch_size=5)
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    scores = taylor_scores(model, examples, ReadyTensors(0), architecture, batch_size=5)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-5)
 
 
 # Bundles
@@ -242,10 +242,10 @@ def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, An
     [("wav2vec2", {"shortest": 10**9}), ("beit", {"image_height": 2**16, "image_width": 2**16})],
 )
 def test_inputs_of_another_size_than_the_model_s_are_refused(name: str, change: dict[str, Any], tmp_path: Path) -> None:
-    """Before one is made, of dozens of gigabytes."""
+    """The check comes before inputs of dozens of gigabytes are built."""
     bundle = untuned(name, tmp_path / "out")
     changed = bundle.add({"config.json": json.dumps({**bundle.read_json("config.json"), **change}).encode()})
-    with pytest.raises(BundleError, match=f"config.json says that {next(iter(change))} is .*; of its model it is "):
+    with pytest.raises(BundleError, match=f"config.json says that {next(iter(change))} is "):
         load_reference(changed)
 
 
@@ -261,7 +261,7 @@ def test_inputs_of_another_size_than_the_model_s_are_refused(name: str, change: 
 def test_a_configuration_of_another_model_is_refused(
     bundle: Bundle, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    """Before anything large is made: a million words would fill the memory."""
+    """The check comes before anything large is built: a million words would fill the memory."""
     folder = shutil.copytree(bundle.path, tmp_path / "changed")
     changed = json.dumps({**bundle.read_json("checkpoint.json"), **change}).encode()
     Bundle.open(folder).add({"checkpoint.json": changed})
@@ -273,7 +273,7 @@ def test_a_configuration_of_another_model_is_refused(
 def test_attention_that_a_configuration_names_is_not_fetched(
     bundle: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """transformers takes the name of a hub's kernel there, and would run its code."""
+    """transformers accepts the name of a hub's kernel there, and would run its code."""
     asked: list[str] = []
     monkeypatch.setattr(
         "transformers.modeling_utils.lazy_import_flash_attention", lambda kernel, **_: asked.append(kernel)
@@ -342,7 +342,7 @@ def test_from_plan_to_prediction_with_texts(
     does("export", out, "--member-outputs")
     does("calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv", "--force")
     assert "traced, sliced: members of DebertaV2ForSequenceClassification" in does("inspect", out)
-    found = json.loads(does("predict", out, *words, "--json"))
+    output = json.loads(does("predict", out, *words, "--json"))
     reference = hydrant.load(out, "torch").predict(words)
     runs = {name: hydrant.load(out, name).predict(words) for name in ("onnxruntime", "openvino")}
     for name in ("probabilities", "mutual_information", "energy", "distance"):
@@ -350,7 +350,7 @@ def test_from_plan_to_prediction_with_texts(
         for run in runs.values():
             np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
     assert reference.distance is not None
-    assert len(found.get("predictions", found)) == 3
+    assert len(output.get("predictions", output)) == 3
 
 
 def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:

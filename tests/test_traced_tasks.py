@@ -48,7 +48,7 @@ def write(path: Path, task: str, seed: int) -> Path:
 
 
 def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
-    """What members' logits [M, B, C] or [M, B, T, C] come to, by formulas of this file and the oracle's."""
+    """Expected outputs from members' logits [M, B, C] or [M, B, T, C], by formulas here and in the oracle."""
     if task == "score":
         members = 1 / (1 + np.exp(-logits[..., 0]))
         return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}
@@ -111,7 +111,7 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> No
 
 
 def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
-    """Graph and PyTorch module give what the original gives whose heads are silenced by hooks."""
+    """Compare graph and PyTorch module with the original whose heads are silenced by hooks."""
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     ensemble = load_reference(out)
@@ -133,30 +133,30 @@ def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
 
 
 def check_distance(out: Path, model: Any, plan: hydrant.HeadPlan, checkpoint: Path) -> None:
-    """Of each word scikit-learn's, on what the original whose heads are silenced has at its first token."""
+    """Compare each word's distance with scikit-learn's, on the silenced original's vectors of its first token."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    train, known, texts = (sentences(count, seed)[0] for count, seed in ((60, 1), (60, 2), (20, 5)))
+    train, held_out, texts = (sentences(count, seed)[0] for count, seed in ((60, 1), (60, 2), (20, 5)))
     labels = np.array([len(word) % 3 for words in train for word in words])
-    fitted, seen, asked = (vectors(model, plan, tokenizer, each) for each in (train, known, texts))
-    expected = np.zeros(len(asked))
+    fitted, inside, outside = (vectors(model, plan, tokenizer, each) for each in (train, held_out, texts))
+    expected = np.zeros(len(outside))
     for tap in range(3):
-        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (seen, asked))
+        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (inside, outside))
         expected += (far - near.mean()) / near.std() / 3
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(out, backend) as predictor:
-            found = predictor.predict(texts)
-            given = np.concatenate([each.prediction.distance for each in predictor.words(found)])
-            spans = [span for row in predictor.spans(found) for span in row]
+            batch = predictor.predict(texts)
+            distances = np.concatenate([each.prediction.distance for each in predictor.words(batch)])
+            spans = [span for row in predictor.spans(batch) for span in row]
             alone = predictor.predict([texts[0]])
-        np.testing.assert_allclose(given, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
-        assert np.isnan(found.distance[~found.mask]).all() and not found.mask.all()
-        np.testing.assert_allclose(alone.distance[0], found.distance[0, found.mask[0]], rtol=1e-4, atol=1e-4)
-        assert {span.distance for span in spans} <= set(given)
+        np.testing.assert_allclose(distances, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+        assert np.isnan(batch.distance[~batch.mask]).all() and not batch.mask.all()
+        np.testing.assert_allclose(alone.distance[0], batch.distance[0, batch.mask[0]], rtol=1e-4, atol=1e-4)
+        assert {span.distance for span in spans} <= set(distances)
 
 
 def vectors(model: Any, plan: hydrant.HeadPlan, tokenizer: Any, texts: list[list[str]]) -> np.ndarray:
-    """At the first token of every word, [words, taps, d]: what leaves the first layer, and for one member after another
-    what the classifier reads; each text by itself, without padding."""
+    """Vectors of every word's first token, [words, taps, d]: the first layer's output, then each member's
+    classifier input; texts run one by one, without padding."""
     found, read = [], {}
     hooks = [
         model.deberta.encoder.layer[0].register_forward_hook(lambda _, __, output: read.update(layer=output)),
@@ -178,31 +178,31 @@ def vectors(model: Any, plan: hydrant.HeadPlan, tokenizer: Any, texts: list[list
     return np.concatenate(found)
 
 
-def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
-    found = trace(prepared(make("deberta-v3-tokens")))
+def test_taps_of_taggers_are_the_hidden_states_of_transformers() -> None:
+    traced = trace(prepared(make("deberta-v3-tokens")))
     last, both = ("last.0", "last.1"), ("layers.0.token", "last.0", "last.1")
-    assert (found.classifier, found.width, found.hidden_states) == ("classifier", 32, True)
-    assert named_taps("auto", found, 1, 2) == {"last": last, "all": both, "balanced": both}
-    assert named_taps("auto", found, 0, 2) == {"last": last}  # members that part in the first layer
-    check_taps(both, found, 2)
+    assert (traced.classifier, traced.width, traced.hidden_states) == ("classifier", 32, True)
+    assert named_taps("auto", traced, 1, 2) == {"last": last, "all": both, "balanced": both}
+    assert named_taps("auto", traced, 0, 2) == {"last": last}  # members that diverge in the first layer
+    check_taps(both, traced, 2)
     shared = trace(prepared(transformers.AlbertForTokenClassification(transformers.AlbertConfig(**ALBERT)).eval()))
     assert (shared.width, shared.hidden_states, shared.layers) == (32, False, 1)  # three vectors, and one block
     whole = trace(prepared(make("deberta-v3")))
-    for few in (shared, whole, replace(found, hidden_states=False)):
+    for few in (shared, whole, replace(traced, hidden_states=False)):
         assert named_taps("auto", few, 1, 2) in ({"last": last}, {"last": last[:1]})
-        with pytest.raises(InputError, match="taps is .*expected last"):
+        with pytest.raises(InputError, match=r"taps is .*expected last"):
             named_taps("all", few, 1, 2)
         with pytest.raises(ValueError, match=r"tap 'layers\.0\.token' of a model of"):
             check_taps(both, few, 2)
     with pytest.raises(InputError, match=r"are unknown, so there is no distance"):
-        named_taps("auto", replace(found, width=0, classifier="", hidden_states=False), 1, 2)
+        named_taps("auto", replace(traced, width=0, classifier="", hidden_states=False), 1, 2)
 
 
 ALBERT: dict[str, Any] = {**TEXT, "embedding_size": 16}
 
 
-def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what stands behind each block, or of another width: then the distance reads the last vectors alone."""
+def test_hidden_states_from_elsewhere_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For other states than block outputs, or another width, the distance reads only the last vectors."""
     model = prepared(make("deberta-v3-tokens"))
     read: Traced = trace(model)
     inputs, whole = probes(read)[-1], model.forward
@@ -221,8 +221,8 @@ def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.Mo
 
 
 def test_a_task_that_contradicts_its_model_is_refused() -> None:
-    told = trace(prepared(make("deberta-v3-labels"))).to_json()
+    description = trace(prepared(make("deberta-v3-labels"))).to_json()
     with pytest.raises(BundleError, match="classes"):
-        read_architecture({**told, "task": "score"})
-    old = {name: value for name, value in told.items() if name not in ("task", "score_activation")}
-    assert read_architecture(old).task == "classification"  # bundles made before there were others
+        read_architecture({**description, "task": "score"})
+    old = {name: value for name, value in description.items() if name not in ("task", "score_activation")}
+    assert read_architecture(old).task == "classification"  # older bundles name no task

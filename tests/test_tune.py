@@ -61,7 +61,7 @@ LEARNING: dict[str, Any] = {"epochs": 6, "batch_size": 4, "learning_rate": 3e-3}
 
 
 def how(*, per_member: bool = False, batch_size: int = 32, **numbers: Any) -> dict[str, Any]:
-    """Arguments of ``tune``, from numbers of the tuning."""
+    """Arguments of ``tune`` from hyperparameters."""
     return {"how": (PerMember if per_member else Jointly)(**numbers), "reading": Reading(batch_size=batch_size)}
 
 
@@ -69,7 +69,7 @@ Data = tuple[list[Any], list[str]]
 
 
 def sentences(count: int, seed: int, shift: int = 0) -> Data:
-    """Texts whose first word tells the label, moved on by ``shift`` classes."""
+    """Texts whose first word decides the label, shifted by ``shift`` classes."""
     rng = np.random.default_rng(seed)
     texts = [" ".join([KEYS[i % 5], *rng.choice(FILLERS, rng.integers(1, 6))]) for i in range(count)]
     return texts, ["abcde"[(i + shift) % 5] for i in range(count)]
@@ -97,7 +97,7 @@ def make_bundle(path: Path, checkpoint: Path, plan: HeadPlan | None, modality: s
 
 @pytest.fixture(scope="module")
 def source(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of three members with unequal head counts; copied by those who change it."""
+    """A bundle of three members with unequal head counts; tests that change it copy it."""
     return make_bundle(tmp_path_factory.mktemp("tune") / "bundle", bert_checkpoint, random_plan("bert", 3))
 
 
@@ -108,7 +108,7 @@ def bundle(source: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def learned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuneReport]:
-    """A bundle with graphs and a calibration, and what tuning it into ``tuned`` beside it reported."""
+    """A bundle with graphs and a calibration, and the report of tuning it into ``tuned`` beside it."""
     folder = tmp_path_factory.mktemp("learned")
     bundle = Path(shutil.copytree(source, folder / "bundle"))
     export_onnx(bundle, form=GraphForm(member_outputs=True))
@@ -180,7 +180,7 @@ def trained_by_hand(folder: Path, data: Data, epochs: int, rate: float, bf16: bo
 
 
 def tuned_whole(checkpoint: Path, folder: Path, **numbers: Any) -> tuple[Path, Data, TuneReport]:
-    """A bundle of one whole member, what it was tuned and judged on, and what that brought."""
+    """A tuned bundle of one whole member, its data, and the report."""
     data, path = sentences(20, 1), make_bundle(folder, checkpoint, None)
     given = how(batch_size=8, epochs=2, learning_rate=1e-3, warmup=0.0, **numbers)
     return path, data, tune(path, data, validation=data, **given)
@@ -198,8 +198,8 @@ def test_one_whole_member_is_tuned_as_hugging_face_would(single: tuple[Path, Dat
     expected = trained_by_hand(still, data, 2, 1e-3)
     inputs = make_inputs("bert", batch=6)
     with torch.no_grad():
-        found = load_ensemble(path)(**inputs).member_logits[0]
-        torch.testing.assert_close(found, expected(**inputs).logits, atol=2e-4, rtol=0)
+        logits = load_ensemble(path)(**inputs).member_logits[0]
+        torch.testing.assert_close(logits, expected(**inputs).logits, atol=2e-4, rtol=0)
     moved = fuse(still).state_dict()
     target = fuse(expected).state_dict()
     for name, tensor in weights(path).items():
@@ -211,17 +211,17 @@ def test_one_whole_member_is_tuned_as_hugging_face_would(single: tuple[Path, Dat
 def test_bfloat16_updates_are_those_of_hugging_face_under_autocast(
     single: tuple[Path, Data, TuneReport], still: Path, tmp_path: Path
 ) -> None:
-    """As far as bfloat16 allows, and unlike those of float32; weights and the judge stay in float32."""
+    """Up to bfloat16's rounding, and unlike float32's updates; weights and evaluation stay in float32."""
     whole, data, other = single
     path, _, report = tuned_whole(still, tmp_path / "bundle", mixed_precision="bf16")
     start, target = (fuse(model).state_dict() for model in (still, trained_by_hand(still, data, 2, 1e-3, bf16=True)))
-    found = weights(path)
-    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
-    assert not same(found, weights(whole))
-    assert report.history[0] == other.history[0], "what is judged is not rounded"
+    tensors = weights(path)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+    assert not same(tensors, weights(whole))
+    assert report.history[0] == other.history[0], "evaluation is not rounded"
     assert report.history[-1].loss == pytest.approx(other.history[-1].loss, rel=0.02)
     for name in ("layers.0.mlp.up.weight", "layers.1.attention.output.weight", "classifier.weight"):
-        mine, theirs = found[name] - start[name], target[name] - start[name]
+        mine, theirs = tensors[name] - start[name], target[name] - start[name]
         assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > 0.98, name
 
 
@@ -238,9 +238,9 @@ def test_shared_weights_get_the_mean_of_the_members_gradients() -> None:
             expected.append(torch.autograd.grad(model(**inputs, labels=labels).loss, read))
     shared = ensemble.layers[1].mlp.up.weight, ensemble.classifier.weight
     for weight, gradients in zip(shared, zip(*expected, strict=True), strict=True):
-        found = weight.grad
-        assert found is not None
-        torch.testing.assert_close(found[0].T, torch.stack(gradients).mean(0), atol=1e-5, rtol=1e-4)
+        gradient = weight.grad
+        assert gradient is not None
+        torch.testing.assert_close(gradient[0].T, torch.stack(gradients).mean(0), atol=1e-5, rtol=1e-4)
 
 
 # What the members share
@@ -256,7 +256,7 @@ def forked_bundle(checkpoint: Path, folder: Path, modality: str = "text") -> Pat
 
 @pytest.mark.parametrize("unfreeze", [False, True])
 @pytest.mark.parametrize("per_member", [False, True])
-def test_the_trunk_runs_once_and_is_left_alone_unless_asked_for(
+def test_the_trunk_runs_once_and_is_frozen_by_default(
     per_member: bool, unfreeze: bool, bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     path = forked_bundle(bert_checkpoint, tmp_path / "bundle")
@@ -315,16 +315,16 @@ def test_kept_activations_change_nothing(
 
 
 def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
-    """The judge is what calibration would make of it, not how sharp the members happen to be."""
+    """An epoch is evaluated after calibration, however sharp the members are."""
     bundle = Path(shutil.copytree(learned[0], tmp_path / "bundle"))
     ensemble = load_ensemble(bundle)
     with torch.no_grad():
-        ensemble.classifier.weight.mul_(5)  # the same answers, far too sure
+        ensemble.classifier.weight.mul_(5)  # the same predictions, overconfident
         ensemble.classifier.bias.mul_(5)
     sharp = save_bundle(ensemble, tmp_path / "sharp", StoredProcessor(bundle / "processor"))
-    plain, told = (tune(each, sentences(60, 4), **how(epochs=1, learning_rate=1e-9)) for each in (bundle, sharp))
-    assert told.nll_before == pytest.approx(plain.nll_before, abs=1e-4)
-    assert told.history[0].temperature == pytest.approx(5 * plain.history[0].temperature, rel=1e-3)
+    plain, scaled = (tune(each, sentences(60, 4), **how(epochs=1, learning_rate=1e-9)) for each in (bundle, sharp))
+    assert scaled.nll_before == pytest.approx(plain.nll_before, abs=1e-4)
+    assert scaled.history[0].temperature == pytest.approx(5 * plain.history[0].temperature, rel=1e-3)
 
 
 # Outcome
@@ -348,7 +348,7 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     assert facts["nll"] == [report.nll_before, report.nll_after]
     assert facts["settings"]["learning_rate"] == LEARNING["learning_rate"]
     with hydrant.load(tuned, "onnxruntime") as predictor:
-        members = np.log(predictor.predict(sentences(50, 1)[0]).member_probabilities)  # logits, but for a constant
+        members = np.log(predictor.predict(sentences(50, 1)[0]).member_probabilities)  # logits up to a constant
     probabilities = oracle.softmax(members / report.history[report.best_epoch].temperature).mean(axis=1)
     assert (probabilities.argmax(1) == np.arange(50) % 5).mean() == pytest.approx(report.accuracy_after)
     copy = Path(shutil.copytree(path, tmp_path / "copy"))
@@ -361,7 +361,7 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
 
 
 def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
-    """Data that contradict the validation data: tuning stops early, and the bundle is as it was."""
+    """If the data contradict the validation data, tuning stops early and the bundle is unchanged."""
     bundle = Path(shutil.copytree(learned[0], tmp_path / "bundle"))
     before = state(bundle)
     wrong, right = sentences(25, 1, shift=1), sentences(25, 1)
@@ -435,7 +435,7 @@ def interrupted_after(updates: int) -> Callable[[Iterable[Any], int, str], Itera
 def test_interrupted_tuning_goes_on_to_the_same_weights(
     per_member: bool, late: bool, bundle: Path, bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, once after an epoch and once in the middle of one; of a late fork on its kept activations."""
+    """With dropout, after an epoch and within one; with a late fork, on its cached activations."""
     if late:
         shutil.rmtree(bundle)
         forked_bundle(bert_checkpoint, bundle)
@@ -451,11 +451,11 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             tune(bundle, data, output=tmp_path / "out", **options)
         assert not (tmp_path / "out").exists()
-    found = tune(bundle, data, output=tmp_path / "out", **how(**numbers, state=place))
+    report = tune(bundle, data, output=tmp_path / "out", **how(**numbers, state=place))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out", "whole"]
     assert state(bundle) == before
-    assert found.history == expected.history
-    assert found.members == expected.members
+    assert report.history == expected.history
+    assert report.members == expected.members
     assert same(weights(tmp_path / "out"), weights(tmp_path / "whole"))
 
 
@@ -483,7 +483,7 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
 
 
 def test_a_loss_that_is_not_finite_stops_the_tuning(bundle: Path, tmp_path: Path) -> None:
-    """No state stays behind, nor that of another member: the next rate would be refused there."""
+    """No member's state remains: it would reject the next learning rate."""
     before = state(bundle)
     numbers: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": True}
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
@@ -570,7 +570,7 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith("hydrant: error: --learning-rate is '0.0'; expected")
 
 
-def test_interrupted_command_tells_how_to_go_on(
+def test_interrupted_command_reports_how_to_continue(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = write_csv(tmp_path / "train.csv", sentences(60, 0))

@@ -1,1 +1,1 @@
-"""Any classifier of transformers: its attention found by running it, and members made of it."""
+"""Any classifier of transformers: discovery of its attention by running it, and its members."""

@@ -1,4 +1,4 @@
-"""Finding a model's attention by running it: where heads are, and which linear maps belong to them.
+"""Discovery of a model's attention by running it: its heads, and the linear maps that belong to them.
 
 The first linear map behind a softmax should be the output projection, and the maps before it, in the same module, those
 to queries, keys and values. A check confirms it: with the attention weights of one head set to 0, the input of the
@@ -36,7 +36,7 @@ class Event:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a linear map: torch's, or that of GPT-2, whose weight is transposed."""
+    """Return True for a linear map: torch's, or GPT-2's, whose weight is transposed."""
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
@@ -63,8 +63,8 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
                 blocks[after.name] = block
         since = []
     if not blocks:
-        found = any(not event.name for event in events)
-        what = "its attention heads were not understood" if found else "it has no attention"
+        has_attention = any(not event.name for event in events)
+        what = "its attention heads were not understood" if has_attention else "it has no attention"
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: {what}; expected heads that end in an output projection"
         )
@@ -72,7 +72,7 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
 
 
 def _block(model: nn.Module, inputs: Inputs, attention: Event, output: str, before: Sequence[str]) -> Block | None:
-    """The block of one softmax and the linear map behind it; ``None`` where no axis of the weights counts heads."""
+    """The block of one softmax and the linear map behind it; ``None`` if no axis of the weights counts heads."""
     width = widths(model.get_submodule(output))[0]
     axes = [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []
     for axis in axes:
@@ -83,7 +83,7 @@ def _block(model: nn.Module, inputs: Inputs, attention: Event, output: str, befo
 
 
 def _with_inputs(model: nn.Module, output: str, heads: int, head_width: int, before: Sequence[str]) -> Block:
-    """A block with the linear maps to its queries, keys and values, as far as they look like it."""
+    """A block with the linear maps that look like its queries, keys and values."""
     outputs = {name: widths(model.get_submodule(name))[1] for name in before}
     owner = output.rpartition(".")[0]
     wide = [name for name, size in outputs.items() if size in (heads * head_width, 3 * heads * head_width)]
@@ -102,7 +102,7 @@ def _with_inputs(model: nn.Module, output: str, heads: int, head_width: int, bef
 
 
 def _is_head_axis(model: nn.Module, inputs: Inputs, call: int, axis: int, output: str, heads: int) -> bool:
-    """Whether an axis of attention weights counts heads: without one, its columns and no others change."""
+    """Return True if an axis of attention weights counts heads: without one head, only its columns change."""
     chosen = heads - 1
     whole, without = (_read_by(model, inputs, output, silent) for silent in (None, (call, axis, chosen)))
     if whole is None or without is None or whole.shape != without.shape:
@@ -115,12 +115,12 @@ def _is_head_axis(model: nn.Module, inputs: Inputs, call: int, axis: int, output
     return left <= TOLERANCE * largest < float(whole[..., chosen, :].abs().max()) and changed <= TOLERANCE * largest
 
 
-class _Reached(Exception):  # noqa: N818 - not an error: it ends a run that has told what it should
+class _Reached(Exception):  # noqa: N818 - not an error: it ends a run early
     """The output projection has read its input."""
 
 
 def _read_by(model: nn.Module, inputs: Inputs, output: str, silent: tuple[int, int, int] | None) -> Tensor | None:
-    """What the output projection reads first behind the attention of a call, perhaps with one head's weights at 0."""
+    """First input of the output projection after an attention call, perhaps with one head's weights at 0."""
     states: list[Tensor] = []
     mode = _Attention(list[Event]().append, silent)
     first = -1 if silent is None else silent[0]
@@ -142,7 +142,7 @@ def _read_by(model: nn.Module, inputs: Inputs, output: str, silent: tuple[int, i
 
 
 class _Attention(TorchFunctionMode):
-    """Notes every softmax of more than two axes and every fused attention; may silence one head of one call."""
+    """Records every softmax of more than two axes and every fused attention; may silence one head of one call."""
 
     def __init__(self, note: Callable[[Event], None], silent: tuple[int, int, int] | None = None) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _Attention(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call, and note."""
+        """Call and record."""
         out = function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
         if name in ("softmax", "scaled_dot_product_attention") and isinstance(out, Tensor) and out.ndim >= 3:
@@ -166,7 +166,7 @@ class _Attention(TorchFunctionMode):
 
 @contextmanager
 def _linear_maps(model: nn.Module, note: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Within it every linear map that runs is noted, with its output."""
+    """Record every linear map that runs within the context, with its output."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if is_linear(module):
@@ -176,7 +176,7 @@ def _linear_maps(model: nn.Module, note: Callable[[str, Tensor], None]) -> Itera
 
 
 def find_classifier(model: nn.Module, inputs: Inputs) -> tuple[str, int]:
-    """Name and input width of the linear map that gives the logits; ``("", 0)`` where none does."""
+    """Name and input width of the linear map that returns the logits; ``("", 0)`` without one."""
     last: list[tuple[str, Tensor]] = []
     with _linear_maps(model, lambda name, output: last.append((name, output))), torch.no_grad():
         logits = model(**inputs).logits
@@ -198,7 +198,7 @@ HIDDEN_STATES = {"output_hidden_states": True}
 
 
 def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[Block], width: int) -> bool:
-    """Whether a token classifier's hidden state n + 1 is the output of block n, for each token."""
+    """Return True if a token classifier's hidden state n + 1 is the output of block n, for each token."""
     real = inputs["attention_mask"].bool()
     for place, block in enumerate(blocks):
         spoil = model.get_submodule(block.output).register_forward_pre_hook(
@@ -207,7 +207,7 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
         try:
             with torch.no_grad():
                 states = tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
-        except Exception:  # whatever a model raises that hands out none, or does not take NaN
+        except Exception:  # any exception of a model without hidden states, or that rejects NaN
             return False
         finally:
             spoil.remove()

@@ -1,4 +1,4 @@
-"""Parts of transformers' models that cannot be traced, written out so that they can; each computes the same.
+"""Traceable replacements for parts of transformers' models that cannot be traced; each computes the same.
 
 WavLM's attention calls its projections, which one fused function of torch hides; SEW's encoders always pad, a branch
 that torch's exporter would fix once. :func:`transformers_code` compares both whenever a model is traced.
@@ -20,14 +20,14 @@ from ..checkpoint import READS
 
 
 def apply_patches(model: nn.Module) -> None:
-    """Put the written-out parts in their places, in a model's own modules."""
+    """Patch a model's own modules with the replacements."""
     for module, name, written in _parts(model):
         setattr(module, name, MethodType(written, module))
 
 
 @contextmanager
 def transformers_code(model: nn.Module) -> Iterator[bool]:
-    """Within it a model runs transformers' own code; gives whether that is another one than outside."""
+    """Run transformers' own code within the context; yields True if that differs from the code outside."""
     parts = _parts(model)
     for module, name, _ in parts:
         vars(module).pop(name, None)
@@ -38,9 +38,9 @@ def transformers_code(model: nn.Module) -> Iterator[bool]:
 
 
 def _parts(model: nn.Module) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Modules, the names of their functions, and these written out."""
-    found = ((module, PATCHES.get(type(module).__name__)) for module in model.modules())
-    return [(module, *part) for module, part in found if part is not None]
+    """Modules, the names of their functions, and the replacements."""
+    patches = ((module, PATCHES.get(type(module).__name__)) for module in model.modules())
+    return [(module, *part) for module, part in patches if part is not None]
 
 
 def _attention(
@@ -61,7 +61,7 @@ def _attention(
 
 
 def _squeezed(self: Any, hidden_states: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """What SEW's layers read: the mean of every few moments, with positions, [B, T / s, d], and their mask."""
+    """Input of SEW's layers: the mean of every few moments, with positions, [B, T / s, d], and its mask."""
     if attention_mask is not None:
         hidden_states = hidden_states * attention_mask[..., None].to(hidden_states.dtype)
         size = self.config.squeeze_factor
@@ -80,14 +80,14 @@ def _widened(self: Any, states: Tensor, moments: int) -> Any:
 
 
 def _encoder(self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
-    """The encoder of SEW: states [B, T, d]; options say what else is to be given, which nobody reads."""
+    """The encoder of SEW: states [B, T, d]; the other options are ignored."""
     masks = require("transformers.masking_utils", *READS)
     states, mask = _squeezed(self, hidden_states, attention_mask)
     mask = masks.create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=mask)
     states = self.layer_norm(states)
     for layer in self.layers:
-        found = layer(states, attention_mask=mask)
-        states = found[0] if isinstance(found, tuple) else found  # of older versions of transformers
+        output = layer(states, attention_mask=mask)
+        states = output[0] if isinstance(output, tuple) else output  # older versions of transformers
     return _widened(self, states, hidden_states.shape[1])
 
 

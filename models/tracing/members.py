@@ -1,4 +1,4 @@
-"""Members of a traced model: made, compared with the original under hooks, run one by one, read from a bundle."""
+"""Members of a traced model: building, comparison with the original under hooks, running, reading from a bundle."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ FORMS: dict[MemberForm, Callable[[nn.Module, Sequence[Block], Keep], nn.Module]]
 CHECKED = 12  # synthetic inputs on which members are compared with the original
 
 CLOSE, NEAR, OF_EFFECT = 1e-5, 1e-4, 1e-2
-"""Members agree where logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
+"""Members agree if logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
 of it, and ``OF_EFFECT`` of what leaving the heads out changes."""
 
 
 def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The tensors that a model reads; mask and token types where they were left out."""
+    """Inputs of a model, with defaults for a missing mask and missing token types."""
     names = architecture.input_names
-    given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-    first = given.get(names[0])
-    if first is None or set(given) - {*names, "token_type_ids"}:
-        found = ", ".join(given) or "nothing"
-        raise InputError(f"a {architecture.family} ensemble reads {', '.join(names)}, not {found}")
+    tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    first = tensors.get(names[0])
+    if first is None or set(tensors) - {*names, "token_type_ids"}:
+        listed = ", ".join(tensors) or "nothing"
+        raise InputError(f"a {architecture.family} ensemble reads {', '.join(names)}, not {listed}")
     defaults = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
-    return {name: given[name] if name in given else defaults[name](first) for name in names}
+    return {name: tensors[name] if name in tensors else defaults[name](first) for name in names}
 
 
 def run_member(
@@ -89,7 +89,7 @@ def trace(model: Any, processor: Any = None) -> Traced:
 
 
 def _pads(model: Any, read: Traced) -> bool:
-    """Whether sounds that are padded and masked are answered as they are alone."""
+    """Return True if padded and masked sounds have the same logits as single ones."""
     batch = probes(read)[-1]
     lengths = map(int, batch["attention_mask"].sum(dim=1))
     rows = ({name: each[row : row + 1, :size] for name, each in batch.items()} for row, size in enumerate(lengths))
@@ -97,7 +97,7 @@ def _pads(model: Any, read: Traced) -> bool:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether logits are the same but for rounding."""
+    """Return True if logits are the same up to rounding."""
     return float((one - other).abs().max()) <= CLOSE * max(1.0, float(other.abs().max()))
 
 
@@ -117,7 +117,7 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     try:
         with torch.no_grad():
             logits = model(**inputs).logits
-    except Exception as error:  # whatever a class raises for inputs that it does not take
+    except Exception as error:  # any exception of a class for unsupported inputs
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
             f"({type(error).__name__}: {cut(error, 120)}){_padding_remedy(model.config) * ('input_ids' in inputs)}"
@@ -134,7 +134,7 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _padding_remedy(config: Any) -> str:
-    """The fix for a model of texts whose padding token is missing or unknown to it; nothing for another."""
+    """The fix for a text model without a valid padding token; empty for other models."""
     text = config.get_text_config()
     padding, end = getattr(text, "pad_token_id", None), getattr(text, "eos_token_id", None)
     if padding is not None and 0 <= padding < getattr(text, "vocab_size", 0):
@@ -143,7 +143,7 @@ def _padding_remedy(config: Any) -> str:
 
 
 def check_plan(plan: HeadPlan, architecture: Traced) -> None:
-    """Refuse a plan for another model."""
+    """Reject a plan for another model."""
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     for member, keep in enumerate(plan.members):
         for layer, (kept, block) in enumerate(zip(keep, architecture.blocks, strict=True)):
@@ -153,13 +153,13 @@ def check_plan(plan: HeadPlan, architecture: Traced) -> None:
 
 
 def all_heads(architecture: Traced, members: int) -> HeadPlan:
-    """The plan that leaves nothing out."""
+    """The plan that keeps all heads."""
     keep = tuple(tuple(range(block.heads)) for block in architecture.blocks)
     return HeadPlan(architecture.family, architecture.layers, architecture.heads, (keep,) * members, "all")
 
 
 def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[MemberForm, dict[str, Any]]:
-    """The first form whose members agree with the original under hooks, with the differences that were measured."""
+    """The first form whose members agree with the original under hooks, with the measured differences."""
     batches = probes(architecture)
     expected, effect, scale = [], 0.0, 1.0
     for keep in plan.members:
@@ -180,7 +180,7 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
                     with torch.no_grad():
                         logits = member(**batch).logits
                     worst = max(worst, float((logits - next(wanted)).abs().max()))
-        except Exception as error:  # whatever a model raises that was cut in the wrong place
+        except Exception as error:  # any exception of a wrongly sliced model
             reasons[form] = f"{type(error).__name__}: {cut(error, 160)}"
             continue
         if worst <= CLOSE * scale or (worst <= NEAR * scale and worst <= OF_EFFECT * effect):
@@ -189,18 +189,18 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
             count = sum(map(_size, batches))
             return form, {"difference": worst, "effect": effect, "inputs": count, "not": reasons}
         reasons[form] = f"logits differ by {worst:.1e} from the original with these heads silenced"
-    found = "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
-    raise UnsupportedModelError(f"{architecture.model_class} cannot be traced: {found}; nothing was written")
+    problems = "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
+    raise UnsupportedModelError(f"{architecture.model_class} cannot be traced: {problems}; nothing was written")
 
 
 def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[nn.Module]:
-    """The members of a plan, in the form that was agreed on; they share every tensor that they can."""
+    """The members of a plan, in the selected form; they share every tensor that they can."""
     make = FORMS[architecture.form]
     return [make(model, architecture.blocks, keep).eval() for keep in plan.members]
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:
-    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input."""
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU, after a run on one input."""
     remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
     plan = bundle.plan()
     if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
@@ -216,12 +216,12 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
         for block in architecture.blocks:
             model.get_submodule(block.output)
         model = model.to(torch.float32).requires_grad_(False)
-        found = described(model)
+        rebuilt = described(model)
         for name in ("modality", "channels", "image_height", "image_width", "shortest", "spectrogram"):
-            one, other = getattr(architecture, name), getattr(found, name)
+            one, other = getattr(architecture, name), getattr(rebuilt, name)
             if one != other:  # inputs may be huge
-                raise ValueError(f"config.json says that {name} is {literal(one)}; of its model it is {literal(other)}")
-        run(model, probes(architecture, 1)[0])  # some names of a configuration are read here alone
+                raise ValueError(f"config.json says that {name} is {literal(one)}; its model has {literal(other)}")
+        run(model, probes(architecture, 1)[0])  # some settings of a configuration are read only here
         return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
@@ -231,7 +231,7 @@ def load_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
     """The tensors of a bundle."""
     path = bundle.file(WEIGHTS)
     try:
-        found: dict[str, torch.Tensor] = load_file(path)
+        tensors: dict[str, torch.Tensor] = load_file(path)
     except SafetensorError as error:
         raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
-    return found
+    return tensors

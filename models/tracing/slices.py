@@ -15,21 +15,21 @@ from ...errors import InputError
 
 
 def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
-    """A copy whose projections have the kept heads alone; ``models.tracing.members.agreed`` tells if it works."""
-    made = shared_copy(model)
+    """A copy whose projections have only the kept heads; ``models.tracing.members.agreed`` checks it."""
+    member = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):
         if len(kept) < block.heads:
-            _slice(made, block, kept)
-    return made
+            _slice(member, block, kept)
+    return member
 
 
 def masked(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
-    """A copy whose output projections read 0 from the heads that go; nothing is saved but the agreement is certain."""
-    made = shared_copy(model)
+    """A copy whose output projections read 0 from removed heads; saves no time, but always agrees with the original."""
+    member = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):
         if len(kept) < block.heads:
-            _put(made, block.output, Gated(made.get_submodule(block.output), gate(block, kept)))
-    return made
+            _put(member, block.output, Gated(member.get_submodule(block.output), gate(block, kept)))
+    return member
 
 
 def gate(block: Block, kept: Sequence[int]) -> Tensor:
@@ -41,7 +41,7 @@ def gate(block: Block, kept: Sequence[int]) -> Tensor:
 
 @contextmanager
 def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[None]:
-    """Within it the original is one member: what its output projections read is 0 for the heads that go."""
+    """Turn the original into one member within the context: output projections read 0 from removed heads."""
     with ExitStack() as hooks:
         for block, kept in zip(blocks, keep, strict=True):
 
@@ -58,14 +58,14 @@ def shared_copy(model: nn.Module) -> nn.Module:
 
 
 def own_copy(model: nn.Module) -> nn.Module:
-    """A copy in float32 on the CPU, with tensors of its own: what is done to either does not reach the other."""
+    """A copy in float32 on the CPU, with tensors of its own."""
     return copy.deepcopy(model, {id(tensor): _own(tensor) for tensor in (*model.parameters(), *model.buffers())})
 
 
 def _own(tensor: Tensor) -> Tensor:
     kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    made = tensor.detach().to("cpu", kind, copy=True)
-    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+    copied = tensor.detach().to("cpu", kind, copy=True)
+    return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
 
 
 class Gated(nn.Module):
@@ -89,7 +89,7 @@ def _slice(model: nn.Module, block: Block, kept: Sequence[int]) -> None:
     share = block.heads // block.groups
     groups = sorted({head // share for head in kept})
     if len(groups) * share != len(kept):
-        raise InputError(f"heads {list(kept)} of {block.owner} share keys with heads that go; whole groups of {share}")
+        raise InputError(f"heads {list(kept)} of {block.owner} share keys with removed heads; keep groups of {share}")
     columns, total = _columns(kept, block.head_width), block.heads * block.head_width
     _put(model, block.output, _linear(model.get_submodule(block.output), inputs=columns))
     for name in block.inputs:
@@ -107,30 +107,30 @@ def _slice(model: nn.Module, block: Block, kept: Sequence[int]) -> None:
 
 
 def _columns(heads: Sequence[int], width: int) -> Tensor:
-    """Places of some heads' columns."""
+    """Indices of some heads' columns."""
     return torch.cat([torch.arange(head * width, (head + 1) * width) for head in heads])
 
 
 def _linear(linear: nn.Module, outputs: Tensor | None = None, inputs: Tensor | None = None) -> nn.Module:
     """A linear map with some of its outputs or inputs."""
-    made = copy.copy(linear)
-    made._parameters = dict(linear._parameters)
+    smaller = copy.copy(linear)
+    smaller._parameters = dict(linear._parameters)
     usual = isinstance(linear, nn.Linear)
     weight, bias = linear.get_parameter("weight").data, linear._parameters.get("bias")
     for rows, axis in ((outputs, 1 - usual), (inputs, int(usual))):
         weight = weight if rows is None else weight.index_select(axis, rows)
     if bias is not None and outputs is not None:
-        made._parameters["bias"] = nn.Parameter(bias.data[outputs].contiguous(), requires_grad=False)
-    made._parameters["weight"] = nn.Parameter(weight.contiguous(), requires_grad=False)
+        smaller._parameters["bias"] = nn.Parameter(bias.data[outputs].contiguous(), requires_grad=False)
+    smaller._parameters["weight"] = nn.Parameter(weight.contiguous(), requires_grad=False)
     sizes = weight.shape if usual else weight.shape[::-1]
     for name, size in zip(("out_features", "in_features") if usual else ("nf", "nx"), sizes, strict=True):
-        if hasattr(made, name):
-            setattr(made, name, int(size))
-    return made
+        if hasattr(smaller, name):
+            setattr(smaller, name, int(size))
+    return smaller
 
 
 def _recount(owner: nn.Module, block: Block, heads: int, groups: int) -> None:
-    """Tell a module how many heads it has now, in the numbers that it keeps itself."""
+    """Update a module's own head counts."""
     total = block.heads * block.head_width
     for name, value in list(vars(owner).items()):
         if type(value) is not int:
@@ -161,8 +161,8 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def differing(members: Sequence[Keep]) -> Mapping[tuple[int, ...], list[int]]:
-    """Members by how many heads they keep in each block: those of one shape differ in their numbers alone."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    """Members by their head counts in each block; members of one shape differ only in their weights."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
     for member, keep in enumerate(members):
-        found.setdefault(tuple(map(len, keep)), []).append(member)
-    return found
+        by_shape.setdefault(tuple(map(len, keep)), []).append(member)
+    return by_shape

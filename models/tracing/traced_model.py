@@ -1,4 +1,4 @@
-"""Any classifier of texts, tokens, images or sounds of transformers: loading it, and what it reads and answers."""
+"""Any classifier of texts, tokens, images or sounds of transformers: loading, inputs and task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..refusals import WRAPPERS
 from .export_patches import apply_patches
 from .slices import own_copy, shared_copy
 
-LONGEST, SIDE = 512, 224  # tokens of a text and pixels of an image where the configuration names no size
+LONGEST, SIDE = 512, 224  # tokens of a text and pixels of an image if the configuration names no size
 
 MAPPINGS = {
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
@@ -42,14 +42,14 @@ MAPPINGS = {
 
 
 def traceable() -> dict[str, Modality]:
-    """Classes of transformers that may be traced, and what each reads."""
+    """Classes of transformers that may be traced → their modality."""
     auto = require("transformers.models.auto.modeling_auto", *READS)
-    found: dict[str, Any] = {}
+    modalities: dict[str, Any] = {}
     for mapping, modality in MAPPINGS.items():
         for names in getattr(auto, mapping).values():
             for name in [names] if isinstance(names, str) else names:
-                found.setdefault(name, modality)
-    return found
+                modalities.setdefault(name, modality)
+    return modalities
 
 
 def load_traced(source: str | Path) -> Any:
@@ -67,10 +67,10 @@ def load_traced(source: str | Path) -> Any:
 
 
 def taken(model: Any) -> Any:
-    """A model in memory as :func:`load_traced` would load it: a copy, so that the caller's stays as it is."""
-    made: Any = own_copy(prepared(shared_copy(model)))  # what is refused is refused before its tensors are copied
-    made.config.dtype = require("torch", *READS).float32
-    return made
+    """Copy of a model in memory, prepared as by :func:`load_traced`; the caller's model is unchanged."""
+    loaded: Any = own_copy(prepared(shared_copy(model)))  # rejects before copying tensors
+    loaded.config.dtype = require("torch", *READS).float32
+    return loaded
 
 
 def prepared(model: Any) -> Any:
@@ -80,27 +80,27 @@ def prepared(model: Any) -> Any:
     answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
-    with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
+    with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with its own attention
         model.set_attn_implementation("eager")
     apply_patches(model)
     return model.eval()
 
 
 def modality_of(class_name: str) -> Modality:
-    """What a class of transformers reads."""
-    known = traceable()
-    if class_name not in known:
+    """Modality of a class of transformers."""
+    modalities = traceable()
+    if class_name not in modalities:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} classifiers of transformers: "
+            f"{class_name[:80]} cannot be traced; expected one of the {len(modalities)} classifiers of transformers: "
             "…ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
         )
-    return known[class_name]
+    return modalities[class_name]
 
 
 def answers(model: Any) -> dict[str, Any]:
-    """The fields of a ``Traced`` that tell its task and the number of its classes."""
+    """Fields of a ``Traced`` for its task and number of classes."""
     if not type(model).__name__.endswith("ForTokenClassification"):
         return {"classes": classes(model.config), **task_of(model.config)}
     if model.config.num_labels < 2:
@@ -127,7 +127,7 @@ def described(model: Any, processor: Any = None) -> Traced:
         name, shape = _spectrogram(config)
         if shape and name in parameters:
             return Traced(**common, inputs=(name,), shortest=1, spectrogram=shape)
-        # a mask is read where padding behind a sound may change nothing (``models.tracing.members``)
+        # the mask is an input if padding must not change a sound's logits (``models.tracing.members``)
         read = ("input_values", *(["attention_mask"] if getattr(config, "feat_extract_norm", None) == "layer" else []))
         return Traced(**common, inputs=read, shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
@@ -140,7 +140,7 @@ def described(model: Any, processor: Any = None) -> Traced:
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     if not vocabulary:
         raise UnsupportedModelError(f"{name} cannot be traced: its configuration names no vocabulary (vocab_size)")
-    # token types: a table of their own, or rows of the tokens' (GPT-2); left out they would count as none, not as zeros
+    # token types: a table of their own, or rows of the tokens' (GPT-2); omitted they would count as none, not as zeros
     given = "token_type_ids" in (getattr(processor, "model_input_names", None) or ())
     types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
     reads_types = "token_type_ids" in parameters and types > 1
@@ -165,7 +165,7 @@ def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _shortest(model: Any) -> int:
-    """Fewest samples of which the model's convolutions make one moment."""
+    """Smallest number of samples from which the model's convolutions compute one moment."""
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
@@ -203,17 +203,17 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     modality_of(class_name)
     kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
     try:
-        with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before there is a parameter
+        with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
             kind = kinds[configuration.get("model_type")]
-            made = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
+            build = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
             with torch.device("meta"), SkipInit():  # without memory
-                found = {name: tuple(tensor.shape) for name, tensor in made().state_dict().items()}
-            if wrong := sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name)):
+                built = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
+            if wrong := sorted(name for name in {*built, *shapes} if built.get(name) != shapes.get(name)):
                 raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
             with SkipInit():
-                model = made()
+                model = build()
             return prepared(model)
-    except Exception as error:  # whatever a class raises for a configuration of another version
+    except Exception as error:  # any exception of a class for another version's configuration
         raise InputError(
             f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "
             f"({cut(error, 120)}); install the version that made the bundle"
