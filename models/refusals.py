@@ -30,7 +30,7 @@ REWRITTEN = {
     ("base_layer.", "original_module."): f"it has an adapter of PEFT: {MERGE}",
     ("parametrizations.", "weight_g"): "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations",
     ("weight_mask",): "it is under a mask of torch.nn.utils.prune: call prune.remove",
-    ("_packed_params", "qweight"): "it is quantised: give the model before that, in floating point",
+    ("_packed_params", "qweight"): "it is quantised: pass the floating-point model",
 }
 """Beginnings of names below a module without a weight → the cause, and the fix."""
 

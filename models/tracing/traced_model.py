@@ -170,7 +170,7 @@ def _shortest(model: Any) -> int:
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms, or "
-            "spectrograms of one size, as of Wav2Vec2, HuBERT, AST or Whisper"
+            "spectrograms of one size, as in Wav2Vec2, HuBERT, AST or Whisper"
         )
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
