@@ -95,7 +95,7 @@ def test_settings_that_cannot_be_honoured(
 TENSORS: list[tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = [
     (lambda t: t[f"{QUERY}.lora_A.weight"].fill_(math.nan), r"query\.lora_A\.weight"),
     (lambda t: t.update({f"{QUERY}.lora_B.weight": torch.zeros(31, 3)}), r"lora_B \[31, 3\]"),
-    (lambda t: t.pop(f"{QUERY}.lora_B.weight"), "query has lora_A alone"),
+    (lambda t: t.pop(f"{QUERY}.lora_B.weight"), r"query has .*lora_A"),
     (lambda t: [t.pop(f"{QUERY}.lora_{half}.weight") for half in "AB"], r"query\.lora_A"),
     (lambda t: t.pop("base_model.model.classifier.bias"), r"classifier\.bias"),
     (lambda t: t.update({"base_model.model.classifier.weight": torch.zeros(7, 32)}), r"classifier\.weight .*\[7, 32\]"),
