@@ -70,15 +70,14 @@ def test_neighbours_by_loops(k: int) -> None:
         assert nearest[place] == pytest.approx(expected[k - 1], abs=1e-5)
 
 
-def distances(train: np.ndarray, labels: np.ndarray, query: np.ndarray, *, shrink: bool = True) -> Any:
+def distances(train: np.ndarray, labels: np.ndarray, query: np.ndarray) -> Any:
     """Squared distances to the nearest class and to all examples, with scikit-learn's covariances."""
-    from sklearn.covariance import OAS, EmpiricalCovariance
+    from sklearn.covariance import OAS
 
-    kind = OAS if shrink else EmpiricalCovariance
     train, query = train.astype(np.float64), query.astype(np.float64)
     means = {c: train[labels == c].mean(axis=0) for c in set(labels.tolist())}
-    within = kind(assume_centered=True).fit(np.array([row - means[c] for row, c in zip(train, labels, strict=True)]))
-    total = kind().fit(train)
+    within = OAS(assume_centered=True).fit(np.array([row - means[c] for row, c in zip(train, labels, strict=True)]))
+    total = OAS().fit(train)
     nearest = [
         min((row - mean) @ np.linalg.solve(within.covariance_, row - mean) for mean in means.values()) for row in query
     ]

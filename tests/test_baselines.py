@@ -11,7 +11,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Figures, evaluate, export_onnx, fuse, save_bundle
+from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
@@ -39,27 +39,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("baselines") / "bundle"
-    save_bundle(fuse(bert_checkpoint, PLAN), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def evaluated(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy that no other test writes to."""
-    return Path(shutil.copytree(bundle, tmp_path_factory.mktemp("evaluated") / "bundle"))
-
-
-@pytest.fixture(scope="module")
 def report(
-    evaluated: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    text_bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationReport:
     """Report on the bundle under ONNX Runtime and on the checkpoint."""
-    page = tmp_path_factory.mktemp("page") / "report.html"
+    folder = tmp_path_factory.mktemp("page")
+    bundle, page = shutil.copytree(text_bundle, folder / "bundle"), folder / "report.html"
     figures = Figures(bootstrap=20, baselines=True, fit=data["train"], neighbours=4)
-    return evaluate(evaluated, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
+    return evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
                     backend="onnxruntime")  # fmt: skip
 
 
@@ -133,13 +120,14 @@ def virtual(
 
 
 def test_baselines_with_too_little_data_are_left_out_with_a_reason(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
+    text_bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
 ) -> None:
     """One example of each class, fewer than the principal directions."""
     few = tmp_path / "few.csv"
     few.write_text("text,label\nhello,a\nworld today,b\nthe money,c\nwhat is,d\n")
     save_bundle(fuse(bert_checkpoint), tmp_path / "one", load_processor(bert_checkpoint, "text"))
     figures = Figures(bootstrap=0, baselines=True, fit=few, neighbours=2)
+    bundle = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[tmp_path / "one"])
     for model in report.models:
         assert model.baselines is not None

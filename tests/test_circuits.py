@@ -112,11 +112,6 @@ def naive(
     return chosen, table
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 # The search against the naive one
 
 

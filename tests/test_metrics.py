@@ -262,10 +262,6 @@ def test_bootstrap_intervals_cover_and_pair(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(resampled(statistic, [9, 4], 5, 7)["sum"], expected, "independent of blocks")
 
 
-def one_hot(predicted: np.ndarray, classes: int) -> np.ndarray:
-    return np.eye(classes, dtype=np.float32)[predicted]
-
-
 @pytest.mark.parametrize(("classes", "count"), [(2, 60), (150, 3000)])
 @pytest.mark.parametrize("quality", [0.7, 1.0])
 def test_labels_in_another_order_are_noticed(classes: int, count: int, quality: float) -> None:
@@ -273,7 +269,7 @@ def test_labels_in_another_order_are_noticed(classes: int, count: int, quality: 
     rng = np.random.default_rng(classes)
     labels = rng.integers(0, classes, count * (3 if quality < 1 else 1))
     noise = rng.integers(0, classes, len(labels))
-    probabilities = one_hot(np.where(rng.random(len(labels)) < quality, labels, noise), classes)
+    probabilities = np.eye(classes, dtype=np.float32)[np.where(rng.random(len(labels)) < quality, labels, noise)]
     names = [f"class {index}" for index in range(classes)]
     (note,) = order_notes("test.csv", probabilities, (labels + 1) % classes, names)
     assert "test.csv" in note

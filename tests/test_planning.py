@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +60,10 @@ def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarra
     return scores
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models run faster without a pool of threads that wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 # Taylor importance
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_taylor_scores_match_each_example_alone(family: str) -> None:
     model, examples = make_model(family), examples_of(family, 7)
     expected = oracle(model, family, examples)
@@ -163,10 +149,6 @@ def test_a_member_takes_the_best_unused_set() -> None:
 
 
 # Diversity
-
-
-def per_example(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).gamma(1.0, size=(40, LAYERS, HEADS)).astype(np.float32)
 
 
 def test_noise_is_log_normal_with_the_given_spread() -> None:

@@ -62,12 +62,6 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def own(bundle: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
-    return Path(shutil.copytree(bundle, tmp_path / "own"))
-
-
 READING = Reading(text="query", text_pair="text")
 
 
@@ -121,7 +115,8 @@ def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, 
 # The bundle and the graph
 
 
-def test_low_precision_follows_the_reference(own: Path) -> None:
+def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(bundle, tmp_path / "own")
     hydrant.export_onnx(own, "bf16")
     report = hydrant.verify(own, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
