@@ -86,7 +86,7 @@ def distances(train: np.ndarray, labels: np.ndarray, query: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("count", [12, 40, 5000])
 def test_gaussians_against_scikit_learn(count: int) -> None:
-    """With fewer examples than dimensions, and in more than one block; a class without examples."""
+    """Fewer examples than dimensions, more than one block, and a class without examples."""
     train, labels = features(count, 0, classes=3)
     labels[labels == 2] = 4
     query, _ = features(6, 1)
@@ -132,7 +132,7 @@ def test_single_model_of_every_family(family: str) -> None:
     read = outputs.get("penultimate", outputs["features"])
     np.testing.assert_allclose(read @ single.weight + single.bias, outputs["logits"], atol=1e-4)
     assert ("penultimate" in outputs) == (family not in ("vit", "deit", "clip-classifier", "dinov2"))
-    if family != "clip":  # whose tower is not run by itself here
+    if family != "clip":  # CLIP's tower does not run alone here
         with torch.no_grad():
             hidden: Any = model(**inputs, output_hidden_states=True)
         np.testing.assert_allclose(outputs["logits"], hidden.logits.numpy(), atol=1e-4)
@@ -184,16 +184,16 @@ def test_scores_of_features_against_pytorch_ood(detectors: Any, monkeypatch: pyt
     train, labels = features(count, 0)
     query, _ = features(40, 1)
     weight, bias = last_map()
-    known, seen, new = torch.from_numpy(train), torch.from_numpy(labels), torch.from_numpy(query)
+    fit, classes, new = torch.from_numpy(train), torch.from_numpy(labels), torch.from_numpy(query)
     monkeypatch.setattr(ood_detectors, "shrunk", lambda covariance, _: covariance)
     nearest, background = Gaussians(train, labels).squared_distances(query)
-    theirs = detectors.Mahalanobis(None).fit_features(known, seen).predict_features(new).numpy()
+    theirs = detectors.Mahalanobis(None).fit_features(fit, classes).predict_features(new).numpy()
     np.testing.assert_allclose(nearest, 2 * count * theirs, rtol=1e-3)
-    theirs = detectors.RMD(None).fit_features(known, seen).predict_features(new).numpy()
+    theirs = detectors.RMD(None).fit_features(fit, classes).predict_features(new).numpy()
     np.testing.assert_allclose(nearest - background, count * theirs, rtol=1e-2, atol=1e-2)
-    theirs = detectors.KNN(None, k=10).fit_features(known, seen).predict_features(new).numpy()
+    theirs = detectors.KNN(None, k=10).fit_features(fit, classes).predict_features(new).numpy()
     np.testing.assert_allclose(Neighbours(train, 10).distances(query), theirs, rtol=1e-4)
     vim = detectors.ViM(None, WIDTH // 2, torch.from_numpy(weight.T.copy()), torch.from_numpy(bias))
-    theirs = vim.fit_features(known, seen).predict_features(new).numpy()
+    theirs = vim.fit_features(fit, classes).predict_features(new).numpy()
     ours = VirtualLogit(train, (train @ weight + bias).max(axis=1), weight, bias).scores(query, query @ weight + bias)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)

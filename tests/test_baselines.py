@@ -73,22 +73,22 @@ def test_figures_against_the_untouched_model(
     train = read_examples(data["train"], list("abcde"))
     labels = train.labels
     assert labels is not None
-    known, ood, trained = (
+    inliers, outliers, train_arrays = (
         hugging_face(bert_checkpoint, list(read_examples(data[name], None).inputs), keep)
         for name in ("test", "ood", "train")
     )
 
     def nearest(row: np.ndarray) -> float:
-        unit = trained["features"] / np.linalg.norm(trained["features"], axis=1, keepdims=True)
+        unit = train_arrays["features"] / np.linalg.norm(train_arrays["features"], axis=1, keepdims=True)
         return float(np.sort(np.linalg.norm(unit - row / np.linalg.norm(row), axis=1))[3])
 
     def scores(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = logit_scores(outputs["logits"])
-        within, total = distances(trained["features"], labels, outputs["features"])
+        within, total = distances(train_arrays["features"], labels, outputs["features"])
         values |= {"knn": np.array([nearest(row) for row in outputs["features"]])}
         return {**values, "mahalanobis": within, "relative_mahalanobis": within - total}
 
-    inside, outside = scores(known), scores(ood)
+    inside, outside = scores(inliers), scores(outliers)
     baselines = report.models[place].baselines
     assert baselines is not None
     assert baselines.left_out == {}
@@ -100,7 +100,7 @@ def test_figures_against_the_untouched_model(
         assert baselines.figures[f"{name}.fpr95"].value == pytest.approx(expected, abs=0.03), name
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
     weight, bias = model.classifier.weight.detach().numpy(), model.classifier.bias.detach().numpy()
-    vim = [virtual(trained, outputs, weight, bias) for outputs in (known, ood)]
+    vim = [virtual(train_arrays, outputs, weight, bias) for outputs in (inliers, outliers)]
     assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*vim), abs=2e-3)
 
 

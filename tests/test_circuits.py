@@ -50,17 +50,17 @@ def split(family: str) -> tuple[Examples, Examples]:
     """In-distribution and OOD examples of a tiny model."""
     examples = examples_of(family, KNOWN + UNKNOWN)
     assert examples.labels is not None
-    known = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
-    return known, Examples(examples.inputs[KNOWN:], None, "unknown")
+    id_data = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
+    return id_data, Examples(examples.inputs[KNOWN:], None, "unknown")
 
 
 def search(family: str, counts: list[list[int]], model: Any = None, **options: Any) -> Any:
-    known, unknown = split(family)
+    id_data, ood_data = split(family)
     chosen = {"objective": "both", "diversity": "noise", "noise": 0.0, "average": False, "seed": 0}
     batch = {name: options.pop(name) for name in ("batch_size", "state", "progress") if name in options}
     processor = ReadyTensors(padding=1 if family == "roberta" else 0)
     wanted = Settings(counts, **{**chosen, **options})
-    return find_circuits(model or make_model(family), known, unknown, processor, wanted, **batch)
+    return find_circuits(model or make_model(family), id_data, ood_data, processor, wanted, **batch)
 
 
 def naive_objective(name: str, losses: list[float], known: list[float], unknown: list[float]) -> float:
@@ -84,8 +84,8 @@ def naive(
     family: str, counts: list[int], objective: str, masking: str = "pruned"
 ) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
     """Heads and scores by L × H full forward passes of every example, each example alone."""
-    known, _ = split(family)
-    assert known.labels is not None
+    id_data, _ = split(family)
+    assert id_data.labels is not None
     chosen: list[tuple[int, ...]] = []
     running: list[tuple[int, ...]] = []
     table: list[list[float] | None] = []
@@ -103,7 +103,7 @@ def naive(
             for index, probabilities in enumerate(alone(family, keep)):
                 (inside if index < KNOWN else outside).append(float(oracle.entropy(probabilities)))
                 if index < KNOWN:
-                    losses.append(-math.log(probabilities[known.labels[index]]))
+                    losses.append(-math.log(probabilities[id_data.labels[index]]))
             scores.append(naive_objective(objective, losses, inside, outside))
         table.append(scores)
         chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
@@ -150,11 +150,11 @@ def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], mo
 
 def test_metrics_before_and_after() -> None:
     circuits = search("vit", [[2, 2, 2]] * 2, noise=1.0)
-    known, unknown = split("vit")
-    assert known.labels is not None
+    id_data, ood_data = split("vit")
+    assert id_data.labels is not None
     tensors = {
         "pixel_values": torch.from_numpy(
-            np.stack([i.tensors["pixel_values"] for i in (*known.inputs, *unknown.inputs)])
+            np.stack([i.tensors["pixel_values"] for i in (*id_data.inputs, *ood_data.inputs)])
         )
     }
     for members, figures in (((FULL,) * LAYERS,), circuits.before), (circuits.members, circuits.after):
@@ -163,8 +163,8 @@ def test_metrics_before_and_after() -> None:
         probabilities, entropy = out["probabilities"], out["predictive_entropy"]
         confidence = -probabilities.max(axis=1)
         expected = {
-            "accuracy": metrics.accuracy(probabilities[:KNOWN], known.labels),
-            "nll": metrics.negative_log_likelihood(probabilities[:KNOWN], known.labels),
+            "accuracy": metrics.accuracy(probabilities[:KNOWN], id_data.labels),
+            "nll": metrics.negative_log_likelihood(probabilities[:KNOWN], id_data.labels),
             "auroc_predictive_entropy": metrics.auroc(entropy[:KNOWN], entropy[KNOWN:]),
             "auroc_max_probability": metrics.auroc(confidence[:KNOWN], confidence[KNOWN:]),
         }

@@ -171,7 +171,7 @@ def test_named_taps() -> None:
     image = fuse(make_model("vit"), forked("vit")).architecture
     last = ("last.0", "last.1")
     assert list(named_taps("auto", text, 1, 2)) == ["means", "balanced", "all", "last"]
-    assert list(named_taps("auto", text, 0, 2)) == ["last"]  # without a trunk there is nothing else
+    assert list(named_taps("auto", text, 0, 2)) == ["last"]  # a trunk would add more
     assert list(named_taps("auto", image, 1, 2)) == ["last", "all", "balanced"]
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
     deep = replace(text, layers=6)
@@ -196,21 +196,21 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
     taps = ("layers.0.first", "layers.0.mean", "layers.1.first", "layers.1.mean", "last.0", "last.1")
     features, labels = rng.standard_normal((40, 6, 5)).astype(np.float32), np.arange(40) % 4
     density, ends = fitted(features, labels, taps), fitted(features[:, 4:], labels, taps[4:])
-    known, strange = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
-    density, ends = standardised_by(density, known), standardised_by(ends, known[:, 4:])
-    scores = (strange - known.mean(axis=0)) / known.std(axis=0)
+    near, far = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
+    density, ends = standardised_by(density, near), standardised_by(ends, near[:, 4:])
+    scores = (far - near.mean(axis=0)) / near.std(axis=0)
     expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
     for name in ("balanced", "means"):
-        distances = standardised(by_set(density, name), strange)
+        distances = standardised(by_set(density, name), far)
         np.testing.assert_allclose(distances, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(standardised(by_set(density, "all"), strange), scores.mean(axis=1), atol=1e-5)
+    np.testing.assert_allclose(standardised(by_set(density, "all"), far), scores.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
-        standardised(by_set(ends, "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
+        standardised(by_set(ends, "balanced"), far[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
     )
-    known[:, 4:], strange[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # only these separate
-    known[:, :4], strange[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
-    sets = {name: by_set(standardised_by(density, known), name) for name in ("all", "balanced")}
-    name, areas = best_set(sets, dict.fromkeys(sets, known), dict.fromkeys(sets, strange))
+    near[:, 4:], far[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # only these separate
+    near[:, :4], far[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
+    sets = {name: by_set(standardised_by(density, near), name) for name in ("all", "balanced")}
+    name, areas = best_set(sets, dict.fromkeys(sets, near), dict.fromkeys(sets, far))
     assert name == "balanced"
     assert areas["balanced"] > areas["all"]
 
@@ -263,11 +263,11 @@ def expected(case: str, taps: tuple[str, ...]) -> dict[str, np.ndarray]:
     By scikit-learn from the training features to the standardised mean over the taps, and by NumPy from the logits.
     """
     model, plan, inputs = make(case), forked(case), inputs_of(case, **QUERY)
-    known, features = (original_features(case, batch, taps) for batch in (inputs_of(case, batch=64, seed=5), inputs))
-    labels = np.arange(len(known)) % CLASSES
+    train, features = (original_features(case, batch, taps) for batch in (inputs_of(case, batch=64, seed=5), inputs))
+    labels = np.arange(len(train)) % CLASSES
     near, squared = (
-        np.stack([oracle(known[:, tap], labels, rows[:, tap]) for tap in range(len(taps))], axis=1)
-        for rows in (known, features)
+        np.stack([oracle(train[:, tap], labels, rows[:, tap]) for tap in range(len(taps))], axis=1)
+        for rows in (train, features)
     )
     near *= factors(len(near))
     distance = ((squared - near.mean(axis=0)) / near.std(axis=0)).mean(axis=1)
@@ -287,7 +287,7 @@ FEATURES = {"layers": 3e-5, "last": 2e-5}
 @pytest.mark.parametrize("fork", [1, LAYERS - 1])
 @pytest.mark.parametrize("case", EVERY)
 def test_features_and_energy_are_those_of_the_original_model(case: str, fork: int) -> None:
-    """Each layer of the trunk, and each member's last vector, of the original with the member's heads silenced."""
+    """Every trunk layer and each member's last vector, against the original with silenced heads."""
     inputs = inputs_of(case, batch=16, seed=3)
     ensemble = fused(case, fork)
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
@@ -348,11 +348,11 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
     inputs, labels = make_inputs("bert", batch=6, seed=9), np.arange(64) % CLASSES
     ensemble = hydrant.load_ensemble(bundle)
     with torch.inference_mode():
-        known, features = (
+        train, features = (
             ensemble.features(density.taps, **tensors)[1].double().numpy()
             for tensors in (make_inputs("bert", batch=64, seed=5), inputs)
         )
-    rows = zip(known, features, density.whitening.astype(np.float64), strict=True)
+    rows = zip(train, features, density.whitening.astype(np.float64), strict=True)
     squared = np.stack([in_subspace(before, labels, after, to) for before, after, to in rows], axis=1)
     expected = ((squared - density.location) / density.scale).mean(axis=1)
     for backend in ("torch", "onnxruntime", "openvino"):

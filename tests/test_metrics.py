@@ -98,7 +98,7 @@ def test_adaptive_ece_by_definition(count: int) -> None:
     confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     rows = sorted(zip(confidence.astype(float), correct, strict=True))
     edges = sorted({index * count // 15 for index in range(15)} | {count})
-    total = sum(abs(sum(right - said for said, right in rows[start:end])) for start, end in pairwise(edges))
+    total = sum(abs(sum(right - score for score, right in rows[start:end])) for start, end in pairwise(edges))
     error = of(SelectiveMetrics(confidence, correct), count)["adaptive_ece"]
     assert error == pytest.approx(total / count, abs=1e-9)
     ties = np.sort(np.arange(count) % 5 > 0)  # right and wrong answers of one tie are not sorted apart
@@ -161,11 +161,11 @@ def test_fpr95_may_miss_just_five_percent(count: int) -> None:
 def test_the_error_of_a_difference_of_areas_by_pairs(inside: int, outside: int, seed: int) -> None:
     """DeLong's variance from the matrix of all pairs, ties among them."""
     rng = np.random.default_rng(seed)
-    known, unknown = rng.integers(0, 6, (2, inside)), rng.integers(1, 7, (2, outside))
-    wins = (unknown[:, :, None] > known[:, None]) + 0.5 * (unknown[:, :, None] == known[:, None])  # [2, K, N]
+    negative, positive = rng.integers(0, 6, (2, inside)), rng.integers(1, 7, (2, outside))
+    wins = (positive[:, :, None] > negative[:, None]) + 0.5 * (positive[:, :, None] == negative[:, None])  # [2, K, N]
     apart = wins[0] - wins[1]
     variance = np.var(apart.mean(axis=1), ddof=1) / outside + np.var(apart.mean(axis=0), ddof=1) / inside
-    difference, error = auroc_difference((known[0], unknown[0]), (known[1], unknown[1]))
+    difference, error = auroc_difference((negative[0], positive[0]), (negative[1], positive[1]))
     assert difference == pytest.approx(apart.mean())
     assert error == pytest.approx(math.sqrt(variance))
     assert auroc_difference((np.zeros(3), np.ones(1)), (np.ones(3), np.ones(1)))[1] == math.inf

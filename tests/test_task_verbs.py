@@ -81,7 +81,7 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     assert done.returncode == 0, done.stderr
     assert "span F1" in done.stdout
     report = json.loads((out / "reports/make.json").read_text())
-    assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
+    assert report["stages"]["plan"]["limit"] == 1.5, "the least for members whose last layer runs on every token"
     assert report["stages"]["calibrate"]["distance"]["taps"]
 
 
@@ -126,9 +126,9 @@ def test_corrupted_inputs_of_every_task(
         prediction = predictor.predict(changed)
         if kind == "tokens":
             words = predictor.words(prediction)
-            said = np.concatenate([each.prediction.probabilities for each in words])
+            p = np.concatenate([each.prediction.probabilities for each in words])
             tags = np.concatenate([row[: len(text)] for row, text in zip(data.labels, data.inputs, strict=True)])
-            expected = float(-np.log(said[np.arange(len(tags)), tags]).mean())
+            expected = float(-np.log(p[np.arange(len(tags)), tags]).mean())
         elif kind == "multi_label":
             chosen = np.where(data.labels, prediction.probabilities, 1 - prediction.probabilities)
             expected = float(-np.log(chosen).sum(axis=1).mean())
@@ -224,8 +224,8 @@ def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) ->
             p = 1 / (1 + np.exp(-z))
             entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
             if index < 6:
-                said = np.where(np.atleast_1d(labels[index]), p, 1 - p)
-                losses.append((float(z[0]) - labels[index]) ** 2 if kind == "regression" else -np.log(said).sum())
+                q = np.where(np.atleast_1d(labels[index]), p, 1 - p)
+                losses.append((float(z[0]) - labels[index]) ** 2 if kind == "regression" else -np.log(q).sum())
         return losses, entropies[:6], entropies[6:]
 
     names = assert_circuits(model, parts, ReadyTensors(padding=0), objective, naive_circuit(passes, objective))
@@ -239,12 +239,12 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
     processor = load_processor(cases["tokens"].checkpoint, "text")
     texts, tags = sentences(7, 5)
     tags[2] = [None, *tags[2][1:]]
-    known = read_examples((texts, tags), TAGS, task="tokens")
-    unknown = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
+    id_data = read_examples((texts, tags), TAGS, task="tokens")
+    ood_data = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
 
     def passes(keep: Any) -> tuple[Any, Any, Any]:
         losses, doubts = [], []
-        for index, words in enumerate([*texts, *unknown.inputs]):
+        for index, words in enumerate([*texts, *ood_data.inputs]):
             inputs = processor(words, is_split_into_words=True, return_tensors="pt")
             logits = oracle.member_logits(model, keep, HEADS, dict(inputs))[0]
             p = oracle.softmax(logits[[inputs.word_ids(0).index(word) for word in range(len(words))]])
@@ -255,7 +255,7 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
         return losses, doubts[:7], doubts[7:]
 
     ready = from_transformers(processor, architecture_of(model))
-    assert assert_circuits(model, (known, unknown), ready, "both", naive_circuit(passes, "both")) == DETECTING
+    assert assert_circuits(model, (id_data, ood_data), ready, "both", naive_circuit(passes, "both")) == DETECTING
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], t
 
 
 def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
-    """By the spans that the untouched checkpoint finds, one text at a time."""
+    """Against spans of the untouched checkpoint, one text at a time."""
     case = cases["tokens"]
     figures = Figures(baselines=True, bootstrap=20)
     strange = sentences(30, 9)[0]
@@ -343,8 +343,8 @@ def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path])
                 spans.append(energy[first : last + 1].max())
         return np.array(spans)
 
-    known = read_examples(case.validation, TAGS, task="tokens")
-    inside, outside = (energies([list(text) for text in texts]) for texts in (known.inputs, strange))
+    examples = read_examples(case.validation, TAGS, task="tokens")
+    inside, outside = (energies([list(text) for text in texts]) for texts in (examples.inputs, strange))
     figure = baselines.figures["energy.auroc"]
     assert figure.value == pytest.approx(metrics.auroc(inside, outside), abs=2e-3)
     assert figure.low <= figure.value <= figure.high

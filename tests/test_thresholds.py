@@ -136,7 +136,7 @@ def test_binomial_bound_by_its_definition(errors: int, count: int) -> None:
 
 
 def test_selective_risk_is_kept_on_fresh_data() -> None:
-    """In at least 95 % of the trials the true risk of the answers stays below the target."""
+    """The true risk stays below the target in at least 95 % of the trials."""
     broken = 0
     for trial in range(200):
         rng = np.random.default_rng(trial)

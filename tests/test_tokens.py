@@ -60,7 +60,7 @@ def test_several_checkpoints_fuse_exactly(tmp_path: Path) -> None:
 
 
 def test_padding_changes_no_score(bundle: Path) -> None:
-    """Alone, beside longer texts, and with padding on the left."""
+    """A text alone and in a batch with longer texts."""
     text = TEXTS[2]
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(bundle, backend) as predictor:
@@ -129,7 +129,7 @@ def test_spans_are_as_sure_as_their_least_sure_word(bundle: Path) -> None:
 
 
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
-    """By finite differences of the model in double precision, with transformers' own loss."""
+    """Finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)
     texts, tags = sentences(3, seed=4)
     tokenizer = make_word_tokenizer(tmp_path)
