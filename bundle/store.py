@@ -205,8 +205,8 @@ class Bundle:
         """
         architecture = self.any_architecture()
         if not architecture.is_declared:
-            traced = f"bundle {self.path} is traced ({architecture.model_class}), and traced bundles do without {LACKS}"
-            raise InputError(f"{traced}; expected one of a declared family")
+            traced = f"bundle {self.path} is traced ({architecture.model_class})"
+            raise InputError(f"{traced}, which does not support {LACKS}; expected a declared family")
         return architecture
 
     def any_architecture(self) -> AnyArchitecture:

@@ -120,7 +120,7 @@ def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[
     called = name if in_memory else f"sound {sound}"
     try:
         if not in_memory and not Path(sound).is_file():
-            raise InputError(f"{called} is no file; expected {EXPECTED}")
+            raise InputError(f"{called} is not a file; expected {EXPECTED}")
         with soundfile.SoundFile(io.BytesIO(sound) if in_memory else str(sound)) as file:
             _check_rate(int(file.samplerate), expected, called)
             if most is None and file.frames > MOST_SECONDS * file.samplerate:
@@ -132,7 +132,7 @@ def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[
     except InputError:
         raise
     except Exception as error:  # errors of libsndfile, and of Path for invalid paths
-        raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a whole sound file") from error
+        raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a complete sound file") from error
     return np.concatenate(means), called
 
 
@@ -286,7 +286,7 @@ class SpectrogramProcessor:
             tensors.append(EncodedTensors({self._settings.tensor: np.ascontiguousarray(values, np.float32)}, longer))
             if longer and not self._warned:
                 self._warned = True
-                log.warning("%s is longer than what the model reads; the rest of it, and of others, is ignored", name)
+                log.warning("%s is longer than the model reads; long sounds are truncated", name)
         return tensors
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:

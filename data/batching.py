@@ -44,7 +44,7 @@ class Prepared:
             if cut := [first + place for place, item in self._texts.items() if item.truncated]:
                 of = f"{len(self._texts)} texts" + f" of {source}" * bool(source)
                 limit = f"{self.lengths.max()} tokens {reader} (first: input {cut[0]})"
-                log.warning("%d of %s were cut to the %s; the rest was ignored", len(cut), of, limit)
+                log.warning("%d of %s were truncated to the %s", len(cut), of, limit)
 
     def batch(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Places [B] of usable inputs, and their tensors."""

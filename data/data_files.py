@@ -310,7 +310,7 @@ def tensor_rows(tensors: Mapping[str, Any], source: str = "data") -> list[dict[s
     counts = {len(array) if array.ndim else None for array in arrays.values()}
     if len(counts) != 1 or None in counts:
         shapes = {name: list(array.shape) for name, array in arrays.items()}
-        raise InputError(f"{source} has arrays of the shapes {shapes}; expected as many inputs and labels in each")
+        raise InputError(f"{source} has arrays of the shapes {shapes}; expected the same number of inputs and labels")
     return [{name: array[index] for name, array in arrays.items()} for index in range(counts.pop() or 0)]
 
 

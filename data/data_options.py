@@ -29,7 +29,7 @@ class DataOptions:
     def __post_init__(self) -> None:
         for name in (self.text, self.label, "pair" if self.text_pair is None else self.text_pair):
             if not isinstance(name, str) or not name:
-                raise InputError(f"a column is named {cut(name)}; expected the name of a column, as in the header")
+                raise InputError(f"the column name is {cut(name)}; expected a name from the header")
         for option, value, least in (("examples", self.examples or 0, 0), ("batch_size", self.batch_size, 1)):
             if not is_whole(value, least):
                 raise InputError(f"{option} is {cut(value)}; expected a whole number, {least} or more")

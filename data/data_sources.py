@@ -74,7 +74,7 @@ def hub_name(text: str) -> tuple[str, str | None, str | None]:
     """Name, configuration and split of a data set of the hub; ``None`` if omitted."""
     name, *rest = text.removeprefix(HUB).split(":")
     if not name or len(rest) > 2:
-        raise InputError(f"data {cut(text)} names no data set of the hub; expected {HUB_FORM}")
+        raise InputError(f"data {cut(text)} is not a data set of the hub; expected {HUB_FORM}")
     config, split = (*rest, "", "")[:2]
     return name, config or None, split or None
 
@@ -87,7 +87,7 @@ def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
         wrong = f"cannot read data set {name} of the hub: {cut(error, 200)}"
-        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or an earlier copy of it") from error
+        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or a cached copy") from error
     wanted = next(iter(splits)) if wanted is None and len(splits) == 1 else wanted
     if wanted not in splits:
         form = f"hf:{name}:{config or ''}:{next(iter(splits), 'train')}"

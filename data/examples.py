@@ -158,7 +158,7 @@ def read_examples(
     for row in sample if named or role else ():
         if empty := empty_text(row.input):
             where = row.where if named else f"{role} data {source}: {row.where}"
-            raise InputError(f"{where} is {empty}; expected at least one word: give it, or leave the row out")
+            raise InputError(f"{where} is {empty}; expected at least one word: add text, or remove the row")
     inputs = [row.input for row in sample]
     if labels is None:
         return Examples(inputs, None, source)
@@ -185,7 +185,7 @@ def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = _inputs(data[0], columns), _labels(data[1])
         if labels is not None and len(inputs) != len(labels):
-            raise InputError(f"data has {len(inputs)} inputs and {len(labels)} labels; expected as many")
+            raise InputError(f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label per input")
         pairs = zip(inputs, labels or [None] * len(inputs), strict=True)
         return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), source
     if is_table(data):

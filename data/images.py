@@ -142,11 +142,11 @@ def _check_steps(config: dict[str, Any], file: Path) -> None:
     for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
         kind = KIND.fullmatch(str(name))
         if name is not None and (kind is None or kind[1] not in KINDS):
-            wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
+            wrong = f"{file} has a {cut(name)}, which hydrant does not support"
             raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
     steps = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
     if unknown := [key for key in steps if key not in STEPS]:
-        raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
+        raise InputError(f"{file} asks for {listing(unknown)}; hydrant supports only {listing(STEPS)}")
 
 
 def upright(image: Any, index: int) -> Any:
@@ -174,8 +174,8 @@ def upright(image: Any, index: int) -> Any:
         unknown = file is not image and isinstance(error, UnidentifiedImageError)
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
-            reason = "it is an address, which is not fetched"
-        raise InputError(f"cannot read {name}: {reason}; expected a whole image, as a file, bytes or of PIL") from error
+            reason = "it is a URL; download the file first"
+        raise InputError(f"cannot read {name}: {reason}; expected a complete file, bytes or PIL image") from error
     return picture
 
 

@@ -79,7 +79,7 @@ def _number(row: Row) -> float:
     with suppress(TypeError, ValueError, OverflowError):
         number = math.nan if isinstance(value, bool) else float(value)
     if not math.isfinite(number):
-        raise InputError(f"label {cut(value)} at {row.where} is not a finite number; the model is a regression")
+        raise InputError(f"label {cut(value)} at {row.where} is not a finite number; this is a regression model")
     return number
 
 

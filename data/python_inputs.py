@@ -59,7 +59,7 @@ def ordered(inputs: Any, modality: Modality | None) -> Iterable[Any]:
     """Inputs of an object that is not a table, each unchanged."""
     inputs = unformatted(inputs)
     if modality is None and is_pair(inputs):
-        raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
+        raise InputError("inputs is a tuple of two strings: one pair or two inputs? Expected a list")
     file = isinstance(inputs, str | Path) or (isinstance(inputs, bytes | bytearray) and modality in ("image", AUDIO))
     sound = modality == AUDIO and isinstance(inputs, list | tuple) and isinstance(next(iter(inputs), None), float)
     if file or sound or hasattr(inputs, "convert") or (modality == "text" and is_pair(inputs)):  # PIL images convert
@@ -192,7 +192,7 @@ def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     table = unformatted(table)
     for record in table if _is_transformed(table) else table.select_columns(names):
         if absent := [name for name in names if name not in record]:
-            raise InputError(f"the data set's own transform gives {listing(record)}; expected {absent[0]!r}, too")
+            raise InputError(f"the data set's own transform returns {listing(record)}; expected {absent[0]!r}, too")
         yield tuple(record[name] for name in names)
 
 

@@ -127,7 +127,7 @@ def column_rows(inputs: Any, keys: Sequence[str]) -> Any:
         return inputs
     lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in inputs.items()}
     if len(set(lengths.values())) > 1:
-        raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected one entry a row in each")
+        raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected equal lengths")
     return [dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True)]
 
 
@@ -142,7 +142,7 @@ def stored_file(value: Any) -> Any:
     if content is None:
         return Unusable(f"is a file of {cut(dict(value))}; expected its bytes or its path")
     if isinstance(content, str) and "://" in content:
-        return Unusable(f"is a file at the address {cut(content)}, which is not fetched; load it, and give its path")
+        return Unusable(f"is a file at the URL {cut(content)}; download it, and give its path")
     return Path(content) if isinstance(content, str) else content
 
 

@@ -200,7 +200,7 @@ def check_texts(texts: Sequence[str], index: int) -> None:
         raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: give its beginning")
     for text in texts:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+            raise InputError(f"input {index} holds a lone surrogate, which is not a character; decode the text again")
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -253,8 +253,8 @@ class WordProcessor(TextProcessor):
             inputs = [list(texts[place]) if split else texts[place] for place in places]
             if split and places and self._joins and not self._warned:
                 self._warned = True
-                what = "words of a list without a space before them, and those of a text with one"
-                log.warning("this tokenizer (add_prefix_space=False) reads %s; give what it was trained on", what)
+                what = "puts no space before the words of a list, unlike those of a text"
+                log.warning("this tokenizer (add_prefix_space=False) %s; use the form of the training data", what)
             encodings = self._encodings(inputs, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
@@ -299,7 +299,7 @@ class WordProcessor(TextProcessor):
             return
         if not is_words(item):
             kind = "pair of texts" if is_pair(item) else type(item).__name__
-            raise InputError(f"input {index} is a {kind}; this model tags tokens: give a text, or its words as a list")
+            raise InputError(f"input {index} is a {kind}; this model classifies tokens: give a text or list of words")
         empty = [place for place, word in enumerate(item) if not word.strip()]
         if empty or not len(item):
             what = f"has an empty word at {empty[0]}" if empty else "is a list of no words"
