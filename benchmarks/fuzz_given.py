@@ -66,7 +66,7 @@ def _bytes(data: Any) -> bytes:
 def _adapter(place: Path, file: str, deep: bool) -> Target:
     """PEFT adapter with one fuzzed file; its updates are merged, and kept as low-rank updates."""
     import torch
-    from hydrant.fusion.low_rank import kept_updates, merged
+    from hydrant.fusion.low_rank import merged, stacked_updates
     from hydrant.models.checkpoint import load_model
     from hydrant.models.family_registry import architecture_of, read_weights
     from hydrant.models.lora import read_adapter
@@ -84,7 +84,7 @@ def _adapter(place: Path, file: str, deep: bool) -> Target:
         attention = {name: rank for name, rank in ranks.items() if part_of(name) == "attention"}
         forms = {
             "merge": lambda: merged(base, adapter),
-            "keep": lambda: kept_updates(shape, plan, [adapter], attention),
+            "keep": lambda: stacked_updates(shape, plan, [adapter], attention),
         }
         for form, weights in forms.items():
             with may_refuse(form):

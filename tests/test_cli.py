@@ -171,7 +171,7 @@ def test_mistakes_in_usage(folder: Path, bert_checkpoint: Path, text_csv: Path, 
         (("fuse", bert_checkpoint, "--data", text_csv, "-o", new), "--data"),
         (("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", new), "--template"),
         (("fuse", bert_checkpoint, "-o", out), "--force"),
-        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "something else"),
+        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "no hydrant.json"),
         (("export", tmp_path), "hydrant.json"),
         (("verify", out, "--backend", "abacus"), "abacus"),
         (("predict", out, "hello", "--batch-size", "9" * 21), "999"),
@@ -250,7 +250,7 @@ def test_altered_bundle_in_inspect_and_predict(folder: Path, tmp_path: Path) -> 
     assert inspect.returncode == 1
     assert "altered" in inspect.stdout
     (copy / "hydrant.json").write_text("{")
-    assert "hydrant.json is not JSON" in error_line(run_cli("inspect", copy))
+    assert "hydrant.json is not valid JSON" in error_line(run_cli("inspect", copy))
 
 
 def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:

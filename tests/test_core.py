@@ -90,7 +90,7 @@ def test_a_verb_names_the_extra_that_it_needs(commands: Outcomes, line: str, pac
     done = commands[line]
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
-    assert done.stderr.startswith(f"hydrant: error: {package} is not installed; it is needed ")
+    assert done.stderr.startswith(f"hydrant: error: {package} is not installed; ")
     assert done.stderr.endswith(f": pip install 'hydrant-uq[{extra}]'\n")
     assert done.stderr.count("\n") == 1
 

@@ -132,7 +132,7 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     assert calibrate(bundle, training, fit=judge).notes == [], "an earlier distance does not count when it is replaced"
     assert calibrate(bundle, training).notes == []
     (note,) = calibrate(bundle, judge, fit=judge, force=True).notes
-    assert "that the distance is fitted on" in note
+    assert "on which the distance is fitted" in note
 
 
 def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:

@@ -75,7 +75,7 @@ def test_invalid_plan_is_refused(data: Any, named: str, tmp_path: Path) -> None:
 
 def test_files_that_are_missing_or_no_json_are_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(b"[" * 100_000)
-    with pytest.raises(PlanError, match=r"plan\.json is not JSON"):
+    with pytest.raises(PlanError, match=r"plan\.json is not valid JSON"):
         HeadPlan.load(tmp_path / "plan.json")
     with pytest.raises(InputError, match=r"cannot read plan .*none\.json: No such file"):
         HeadPlan.load(tmp_path / "none.json")

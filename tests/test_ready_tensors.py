@@ -126,7 +126,9 @@ def test_padding_keeps_its_place_above_a_trunk(bare: Path, tmp_path: Path) -> No
     examples = read_examples(tmp_path / "x.npz", LABELS)
     source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
     order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
-    job = tuning_data.Given(source, source, Settings(Jointly(), 2, 0, 1), SimpleNamespace(device=device), no_progress)
+    job = tuning_data.TuningData(
+        source, source, Settings(Jointly(), 2, 0, 1), SimpleNamespace(device=device), no_progress
+    )
     with tuning_data.activations(job, module) as cached, torch.no_grad():
         above = tuning_data.member_logits(module, tuning_data.on_device(cached.known.batch(order)[0], device), 1)
         whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)

@@ -62,6 +62,6 @@ def test_unusable_folders_are_refused_before_the_work(bundle: Path, text_csv: Pa
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match=r"cannot write into .*file.deep: Not a directory; choose another folder"):
         VERBS["verify"](bundle, None, tmp_path / "file" / "deep")
-    with pytest.raises(InputError, match=r"report folder .*reports lies in the bundle"):
+    with pytest.raises(InputError, match=r"report folder .*reports is inside the bundle"):
         VERBS["evaluate"](bundle, text_csv, bundle / "reports")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

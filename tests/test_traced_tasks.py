@@ -190,7 +190,7 @@ def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
     whole = trace(prepared(make("deberta-v3")))
     for few in (shared, whole, replace(found, hidden_states=False)):
         assert named_taps("auto", few, 1, 2) in ({"last": last}, {"last": last[:1]})
-        with pytest.raises(InputError, match="expected last: a traced model has each member's last vector alone"):
+        with pytest.raises(InputError, match="taps is .*expected last"):
             named_taps("all", few, 1, 2)
         with pytest.raises(ValueError, match=r"tap 'layers\.0\.token' of a model of"):
             check_taps(both, few, 2)

@@ -185,7 +185,7 @@ def check_count(count: int, level: float, name: str) -> None:
     """Raise ``InputError`` if there are too few examples for a level."""
     if rank(count, level) > count:
         needed = math.ceil(level / (1 - level) - 1e-9)
-        raise InputError(f"{name} of {level:g} needs at least {needed} examples, but there are {count}; give more")
+        raise InputError(f"{name} of {level:g} needs at least {needed} examples, but there are {count}")
 
 
 def gap(ordered: np.ndarray, index: int, limit: float) -> float:
