@@ -139,7 +139,7 @@ def test_no_address_in_data_is_requested(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
     assert [row.input for row in named_rows(path)] == ["a text"]
-    message = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    message = "the image of" if nested else f"the image of .* row 1 is a file at the URL .*{place[:9]}"
     with pytest.raises(InputError, match=message) as caught:
         list(named_rows(path, IMAGES))
     assert "\n" not in str(caught.value)
