@@ -313,7 +313,7 @@ class Bundle:
         try:
             with (
                 telling(f"cannot write into bundle {self.path}"),
-                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # left by a failed rollback
+                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a failed rollback
             ):
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
                 with locked(self.path), uninterrupted():

@@ -39,7 +39,7 @@ def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing
     if not path.exists():
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if columns.text_pair is not None and (path.is_dir() or ending == ".npz"):
-        raise InputError(f"data {path} has no columns, so none is called {cut(columns.text_pair)}; expected a table")
+        raise InputError(f"data {path} has no column {cut(columns.text_pair)}; expected a table")
     if path.is_dir():
         return _folder_rows(path)
     if ending == ".npz":
@@ -112,7 +112,7 @@ def _delimited(path: Path) -> Records:
                 raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
             several = [field for field in fields if "\n" in field or "\r" in field]
             if separator == "\t" and any("\t" in field or len(fields) == 1 for field in several):
-                wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
+                wrong = f"{path}, row {number} has a quoted text of several lines, which may be separate rows"
                 raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
 
@@ -350,7 +350,7 @@ def check_filled(path: Path) -> None:
 
 def _check_length(length: int, where: str) -> None:
     if length > LONGEST:
-        raise InputError(f"{where} has more than {LONGEST} characters; expected shorter ones: cut its texts up")
+        raise InputError(f"{where} has more than {LONGEST} characters; split it into shorter texts")
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:

@@ -168,11 +168,11 @@ def read_examples(
         names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
         pair = is_pair(unlabelled[0].input) and not names
         hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
-        hint += "; an example to which no label applies has []" if task == "multi_label" and where else ""
-        wanted = f"a column {columns.label!r}{names}, of words 'tags' or 'ner_tags'"
+        hint += "; for an example without labels, give []" if task == "multi_label" and where else ""
+        wanted = f"a column {columns.label!r}{names}, for words 'tags' or 'ner_tags'"
         how = "choose with --read label=NAME, DataOptions(label=…)"
         raise InputError(f"data {source} has no label{where}; expected {wanted} ({how}){hint}")
-    encoded = isinstance(data, Examples)  # whose labels are indices
+    encoded = isinstance(data, Examples)  # labels are class indices
     return Examples(inputs, None if unlabelled else encode(sample, labels, task, encoded), source)
 
 

@@ -163,7 +163,7 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     listed = isinstance(label, list | tuple)
     parts = [str(part) for part in label] if listed else str(label).split(SEPARATOR)
     row = listed and len(parts) == len(labels) and set(parts) <= {"0", "1"}
-    remedy = "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
+    remedy = "remove such rows, or give them as OOD data (ood=…, --ood)"
     if row or (len(parts) > 1 and set(parts) <= set(labels)):
         remedy = 'for any number of labels set "problem_type": "multi_label_classification" in config.json, and fuse'
     raise _unknown_label(label, labels, where, remedy)
@@ -228,7 +228,7 @@ def word_tags(
     longest, most = max(lengths), max(2**25, 64 * sum(lengths))  # every text is padded to the longest
     if len(lengths) * longest > most:
         first = where[lengths.index(longest)]
-        raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: cut it up")
+        raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: split it")
     flat = [tag for row in listed for tag in row]
     if not encoded:
         flat = meant(flat, labels, [place for row, place in zip(listed, where, strict=True) for _ in row])
@@ -237,7 +237,7 @@ def word_tags(
     for index, (row, place) in enumerate(zip(listed, where, strict=True)):
         indices[index, : len(row)] = [_tag_index(tag, names, labels, place) for tag in islice(entries, len(row))]
     if not (indices != IGNORED).any():
-        raise InputError("no word has a tag; expected some that are not -100")
+        raise InputError("no word has a tag; expected at least one other than -100")
     return indices
 
 

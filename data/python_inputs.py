@@ -104,7 +104,7 @@ def table_rows(table: Any, columns: DataOptions, source: str = "", features: Any
     names, keys = column_names(table), input_keys(columns)
     inputs = _input_columns(table, columns, keys)
     columns = replace(columns, label=tags_column(columns, names)) if inputs == [WORDS] else columns
-    named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
+    named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # for a ClassLabel
     labels = [_column(table, columns.label)] if columns.label in names else []
     place = f"{source}, row" if source else "row"
     for number, cells in enumerate(_table_cells(table, [*inputs, *labels]), start=1):

@@ -83,7 +83,7 @@ def as_array(value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
+        raise InputError("lists have unequal lengths; expected arrays: pad the inputs to one length") from error
 
 
 def image_array(value: Any) -> np.ndarray:

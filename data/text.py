@@ -197,7 +197,7 @@ def empty_text(item: Any) -> str:
 def check_texts(texts: Sequence[str], index: int) -> None:
     """Reject inputs whose tokenization would fill the memory, and lone surrogates."""
     if (characters := sum(map(len, texts))) > LONGEST:
-        raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: give its beginning")
+        raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: shorten it")
     for text in texts:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"input {index} holds a lone surrogate, which is not a character; decode the text again")
