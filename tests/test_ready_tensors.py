@@ -130,6 +130,6 @@ def test_padding_keeps_its_place_above_a_trunk(bare: Path, tmp_path: Path) -> No
         source, source, Settings(Jointly(), 2, 0, 1), SimpleNamespace(device=device), no_progress
     )
     with tuning_data.activations(job, module) as cached, torch.no_grad():
-        above = tuning_data.member_logits(module, tuning_data.on_device(cached.known.batch(order)[0], device), 1)
+        above = tuning_data.member_logits(module, tuning_data.on_device(cached.training.batch(order)[0], device), 1)
         whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)

@@ -66,8 +66,8 @@ def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> Non
         check_count(len(fitting), 1 - flags.share, SPARED)
     except InputError as error:
         raise InputError(
-            f"{error} in the part of {fitting.source} for thresholds; use more validation data, a lower --coverage, or a "
-            "higher --false-alarm"
+            f"{error} in the part of {fitting.source} for thresholds; use more validation data, a lower --coverage, or "
+            "a higher --false-alarm"
         ) from error
 
 
