@@ -107,6 +107,8 @@ class Density:
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
     """Data that a bundle's distance was fitted on; empty without a readable distance."""
+    if bundle.has(DENSITY):
+        bundle.file(DENSITY)  # an altered file is an error
     try:
         density = Density.of(bundle)
     except BundleError:  # reported where the distance is needed

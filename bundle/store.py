@@ -1,7 +1,7 @@
-"""The bundle: one folder that holds everything a fused ensemble needs to run (docs/reference/bundle.md lists it).
+"""The bundle: one folder with everything that a fused ensemble needs to run (docs/reference/bundle.md).
 
-A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
-with the SHA-256 in the manifest, and no path in a manifest may leave the folder.
+A bundle is written to a temporary folder and renamed. Files are compared with the SHA-256 in the
+manifest before use, and no path in a manifest may leave the folder.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
-        """Read and validate the manifest of a bundle; other files are checked when they are used.
+        """Read and validate the manifest of a bundle; other files are checked on use.
 
-        What a killed process had begun to write into the folder is finished first (``staging.py``).
+        Writes that a killed process left unfinished are completed first (``staging.py``).
 
         Raises:
             BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
@@ -98,43 +98,43 @@ class Bundle:
         return list(self.manifest["labels"])
 
     def has(self, name: str) -> bool:
-        """Whether the manifest lists the file ``name`` (relative, with ``/``)."""
+        """Return True if the manifest lists the file ``name`` (relative, with ``/``)."""
         return name in self.manifest["files"]
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of every file but the reports, which speak of the others: file name → digest."""
+        """SHA-256 of every file except the reports, which describe the others: file name → digest."""
         files = self.manifest["files"]
         return {name: entry["sha256"] for name, entry in files.items() if not name.startswith("reports/")}
 
     def stated(self) -> dict[str, Any]:
-        """The manifest but for the reports: two bundles that state the same predict the same."""
+        """The manifest without reports; bundles with equal manifests predict the same."""
         return {**self.manifest, "files": self.digests()}
 
     def file(self, name: str) -> Path:
-        """Path of a file of the bundle, after its bytes were compared with the manifest.
+        """Path of a file of the bundle, checked against the manifest.
 
         Raises:
             BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
         """
-        with self._telling(name):
+        with self._reporting(name):
             path = self._place(name)
             self._compare(name, sha256_of(path))
         return path
 
     def read(self, name: str) -> bytes:
-        """The bytes of a small file of the bundle: the same that were compared with the manifest.
+        """Bytes of a small file of the bundle, checked against the manifest.
 
         Raises:
-            BundleError: as of :meth:`file`.
+            BundleError: as for :meth:`file`.
         """
-        with self._telling(name):
+        with self._reporting(name):
             content = self._place(name).read_bytes()
             self._compare(name, sha256(content).hexdigest())
         return content
 
     @contextmanager
-    def _telling(self, name: str) -> Iterator[None]:
-        """Report files that another process replaced meanwhile as such."""
+    def _reporting(self, name: str) -> Iterator[None]:
+        """Report files that another process has replaced since."""
         try:
             yield
         except BundleError:
@@ -143,13 +143,13 @@ class Bundle:
             raise
 
     def _is_outdated(self, name: str) -> bool:
-        """Whether the manifest that stands there now says something else of a file, once no process is about it."""
+        """Return True if the current manifest lists a file differently; waits for other processes."""
         with suppress(BundleError), self.kept() as now:
             return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
         return False
 
     def _place(self, name: str) -> Path:
-        """Path of a file, once its size was compared with the manifest."""
+        """Path of a file, after a check of its size."""
         entry = self.manifest["files"].get(name)
         if entry is None:
             remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
@@ -197,20 +197,20 @@ class Bundle:
         return dict(self.read_json(CALIBRATION))
 
     def architecture(self) -> Architecture:
-        """Shapes and settings of the members' common model, for what needs to know them all.
+        """Shapes and settings of the members' common model, for declared families only.
 
         Raises:
             BundleError: ``config.json`` is missing, altered or not an architecture.
             InputError: the bundle is a traced one.
         """
-        found = self.any_architecture()
-        if not found.is_declared:
-            traced = f"bundle {self.path} is traced ({found.model_class}), and traced bundles do without {LACKS}"
-            raise InputError(f"{traced}; expected one of a declared family")
-        return found
+        architecture = self.any_architecture()
+        if not architecture.is_declared:
+            traced = f"bundle {self.path} is traced ({architecture.model_class})"
+            raise InputError(f"{traced}, which does not support {LACKS}; expected a declared family")
+        return architecture
 
     def any_architecture(self) -> AnyArchitecture:
-        """What the members' common model is, and reads, for what serves traced bundles, too.
+        """Description of the members' common model, for declared and traced bundles.
 
         Raises:
             BundleError: ``config.json`` is missing, altered or not an architecture.
@@ -218,7 +218,7 @@ class Bundle:
         return read_architecture(self.read_json(ARCHITECTURE))
 
     def processor(self) -> Processor | None:
-        """What prepares raw inputs, or ``None`` for a bundle that takes tensors only.
+        """Processor of raw inputs, or ``None`` for a bundle that takes tensors only.
 
         Raises:
             BundleError: a file of it is missing, altered or unlisted.
@@ -228,19 +228,19 @@ class Bundle:
         return None if folder is None else load_processor(folder, self.any_architecture())
 
     def processor_for(self, use: str) -> Processor:
-        """As ``processor``, for a use that cannot do without one.
+        """Processor of raw inputs, for a use that requires one.
 
         Args:
-            use: what cannot be done otherwise, as in "read train.csv".
+            use: description for the error, such as "read train.csv".
 
         Raises:
             InputError: the bundle has no processor, or one that does not fit the model.
             BundleError: a file of it is missing, altered or unlisted.
         """
-        found = self.processor()
-        if found is None:
+        processor = self.processor()
+        if processor is None:
             raise InputError(f"bundle {self.path} has no processor, so it cannot {use}; fuse with one")
-        return found
+        return processor
 
     def processor_folder(self) -> Path | None:
         """The checked processor folder, or ``None`` for a bundle that takes tensors only."""
@@ -254,29 +254,29 @@ class Bundle:
         return folder if names else None
 
     def state(self) -> tuple[int, int]:
-        """What is another as soon as another process has changed the bundle; waits for one that is about it.
+        """Identity of the manifest file, which changes with the bundle; waits for other processes.
 
         Raises:
             BundleError: the bundle is gone.
         """
         with self.kept():
-            found = (self.path / MANIFEST).stat()
-        return found.st_ino, found.st_mtime_ns
+            status = (self.path / MANIFEST).stat()
+        return status.st_ino, status.st_mtime_ns
 
     def now(self) -> Bundle:
-        """The bundle as its manifest is at this moment; nothing that was interrupted is finished.
+        """The bundle with its current manifest; interrupted writes are not completed.
 
         Raises:
-            BundleError: as of :meth:`open`.
+            BundleError: as for :meth:`open`.
         """
         return Bundle(self.path, read_manifest(self.path))
 
     @contextmanager
     def kept(self) -> Iterator[Bundle]:
-        """The bundle as it is now, which no other process changes until the block ends.
+        """The current bundle, locked against other processes until the block ends.
 
         Raises:
-            BundleError: as of :meth:`open`.
+            BundleError: as for :meth:`open`.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -291,36 +291,35 @@ class Bundle:
     ) -> Bundle:
         """Put ``files`` (relative name → bytes, or a file on the same disk to move) into the bundle.
 
-        They are staged beside their places and digested there; then all take their names together
-        with the new manifest, which keeps what other processes have added meanwhile. If that fails, all
-        is as it was. A link that stands in a file's place is replaced, never followed: a bundle cannot direct a
-        write out of itself.
+        Files are staged and digested in the folder, then renamed together with the new manifest, which keeps
+        files that other processes have added since. On failure, the bundle is unchanged. A link in place of a
+        file is replaced, never followed, so no write leaves the bundle.
 
         Args:
             files: to add or replace.
-            remove: names of files that leave the bundle, where it has them.
-            unchanged: names of files that ``files`` rest on; each must be as when this bundle was opened.
+            remove: names of files to remove, if present.
+            unchanged: names of files that ``files`` depend on; they must not have changed since the bundle was opened.
 
         Returns:
             The bundle with its new manifest.
 
         Raises:
-            BundleError: a name leaves the folder, or is not one of its own on every system.
-            InputError: the folder cannot be written, or a file that must be unchanged is not.
+            BundleError: a name leaves the folder, or is not unique on every system.
+            InputError: the folder cannot be written, or a file in ``unchanged`` has changed.
         """
         inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
-        made = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
+        new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
         recover(self.path)
         try:
             with (
                 telling(f"cannot write into bundle {self.path}"),
-                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a way back that failed
+                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a failed rollback
             ):
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
                 with locked(self.path), uninterrupted():
-                    settle(self.path)  # who held the lock may have been killed
+                    settle(self.path)  # the last holder of the lock may have been killed
                     manifest = dict(self.now().manifest)
-                    if not stage.is_dir():  # it went with the folder that stood here
+                    if not stage.is_dir():  # removed together with the old folder
                         raise InputError(f"bundle {self.path} {MEANWHILE}")
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):
@@ -332,11 +331,11 @@ class Bundle:
                     staged(self.path, stage, MANIFEST, to_json_bytes(manifest))
                     commit(self.path, stage, [*files, MANIFEST], sorted(gone))
         finally:
-            remove_empty(made)
+            remove_empty(new_folders)
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
-        """Refuse a place that ``add`` could not fill; meant to be asked before long work.
+        """Check that ``add`` can write a file; call this before long work.
 
         Raises:
             BundleError, InputError: as ``add``.
@@ -350,13 +349,13 @@ class Bundle:
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:
-    """The bundle as it is on disk now, from its path or from an earlier look at it."""
+    """Reopen a bundle from its path or an earlier :class:`Bundle`."""
     return Bundle.open(bundle.path if isinstance(bundle, Bundle) else bundle)
 
 
 @contextmanager
 def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
-    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed."""
+    """Create a bundle: fill the folder it yields; on a clean exit it gets its manifest and name."""
     with staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
@@ -369,7 +368,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
 
 
 def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
-    """The new content of the file ``name`` of a bundle, ready in ``stage``."""
+    """Write or move the new content of the file ``name`` into ``stage``; return its path."""
     path = folder / safe_name(name, folder / MANIFEST)
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
@@ -383,5 +382,5 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """The manifest's entry of a file: its size in bytes and its SHA-256."""
+    """Manifest entry of a file: its size in bytes and its SHA-256."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
-MOST_SECONDS = 600  # of one sound: attention looks at every pair of its moments, and would fill the memory
-BLOCK = 2**16  # moments that are decoded at a time: a file of few bytes may have many channels of silence
+MOST_SECONDS = 600  # per sound: attention compares all pairs of moments, and would fill the memory
+BLOCK = 2**16  # frames decoded at a time: a small file may hold many silent channels
 WIDTH, HOP = 400, 160  # samples of a frame and between frame starts: 25 and 10 ms at 16 kHz
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
 
@@ -65,7 +65,7 @@ class SoundProcessor:
         return {"input_values": values, **({"attention_mask": mask} if self._masked else {})}
 
     def describe(self) -> dict[str, Any]:
-        """What another runtime needs to know to prepare the same tensors."""
+        """Preprocessing settings, for other runtimes that prepare the same tensors."""
         return {"modality": "audio", "sampling_rate": self.rate, "normalise": self._normalise}
 
     def _prepared(self, index: int, sound: Any) -> np.ndarray:
@@ -80,21 +80,21 @@ class SoundProcessor:
 
 
 def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
-    """Refuse samples [samples] that are too few, or not finite."""
+    """Reject samples [samples] that are too few or not finite."""
     if len(samples) < shortest:
         raise InputError(f"{name} has {len(samples)} samples; expected at least {shortest}")
     if not np.isfinite(samples).all():
         raise InputError(f"{name} holds NaN or infinity; expected finite samples")
 
 
-def _check_rate(found: int, expected: int, name: str) -> None:
-    if found != expected:
-        rates = f"{name} has {found} samples a second, and this model reads {expected}"
+def _check_rate(rate: int, expected: int, name: str) -> None:
+    if rate != expected:
+        rates = f"{name} has {rate} samples a second, and this model reads {expected}"
         raise InputError(f"{rates}; resample it first (ffmpeg -i IN -ar {expected} OUT.wav)")
 
 
 def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tuple[np.ndarray, str]:
-    """Samples [samples] float32 at the expected rate, and what messages call them."""
+    """Samples [samples] float32 at the expected rate, and their name in messages."""
     name = f"input {index}"
     if isinstance(sound, Unusable):
         raise InputError(f"{name} {sound.reason}")
@@ -114,14 +114,14 @@ def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tu
 
 
 def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[np.ndarray, str]:
-    """The samples of a file or its bytes, the mean of its channels; nothing is decoded of one at another rate."""
+    """Samples of a file or its bytes, averaged over channels; files at another rate are rejected undecoded."""
     soundfile = require("soundfile", "audio", "read sound files")
-    given = isinstance(sound, bytes | bytearray)
-    called = name if given else f"sound {sound}"
+    in_memory = isinstance(sound, bytes | bytearray)
+    called = name if in_memory else f"sound {sound}"
     try:
-        if not given and not Path(sound).is_file():
-            raise InputError(f"{called} is no file; expected {EXPECTED}")
-        with soundfile.SoundFile(io.BytesIO(sound) if given else str(sound)) as file:
+        if not in_memory and not Path(sound).is_file():
+            raise InputError(f"{called} is not a file; expected {EXPECTED}")
+        with soundfile.SoundFile(io.BytesIO(sound) if in_memory else str(sound)) as file:
             _check_rate(int(file.samplerate), expected, called)
             if most is None and file.frames > MOST_SECONDS * file.samplerate:
                 raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
@@ -131,18 +131,18 @@ def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[
                 left -= len(block)
     except InputError:
         raise
-    except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
-        raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a whole sound file") from error
+    except Exception as error:  # errors of libsndfile, and of Path for invalid paths
+        raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a complete sound file") from error
     return np.concatenate(means), called
 
 
 def has_sound_name(path: str | Path) -> bool:
-    """Whether a file is a sound by its name."""
+    """Return True if the name ends like that of a sound."""
     return Path(path).suffix.lower() in ENDINGS
 
 
 def has_media_name(path: str | Path) -> bool:
-    """Whether a file is an image or a sound by its name."""
+    """Return True if the name ends like that of an image or a sound."""
     return has_sound_name(path) or has_image_name(path)
 
 
@@ -154,8 +154,8 @@ def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     energies = _energies((frames - 0.97 * before) * np.hanning(WIDTH), 512)
     edges = np.linspace(_kaldi_mel(20.0), _kaldi_mel(rate // 2), bands + 2)
     triangles = _triangles(_kaldi_mel(np.arange(257) * rate / 512), edges)
-    found: np.ndarray = np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
-    return found
+    spectrogram: np.ndarray = np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
+    return spectrogram
 
 
 def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
@@ -166,14 +166,14 @@ def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     edges = _slaney_hertz(np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2))
     triangles = _triangles(np.linspace(0, rate // 2, WIDTH // 2 + 1), edges) * (2 / (edges[2:] - edges[:-2]))
     logarithms = np.log10(np.maximum(energies @ triangles, 1e-10)).T
-    found: np.ndarray = ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
-    return found
+    spectrogram: np.ndarray = ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
+    return spectrogram
 
 
 def _energies(frames: np.ndarray, length: int) -> np.ndarray:
     """Squared magnitudes of the frequencies of each frame: [frames, samples] → [frames, length / 2 + 1]."""
-    found: np.ndarray = np.abs(np.fft.rfft(frames, length)) ** 2
-    return found
+    energies: np.ndarray = np.abs(np.fft.rfft(frames, length)) ** 2
+    return energies
 
 
 def _triangles(places: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -186,7 +186,7 @@ def _kaldi_mel(hertz: float | np.ndarray) -> np.ndarray:
     return np.asarray(1127 * np.log(1 + np.asarray(hertz) / 700))
 
 
-_STEPS = 27 / np.log(6.4)  # of Slaney's scale above 1000 Hz, for each factor e
+_STEPS = 27 / np.log(6.4)  # mel per factor e above 1000 Hz on Slaney's scale
 
 
 def _slaney_hertz(mel: np.ndarray) -> np.ndarray:
@@ -217,15 +217,15 @@ class KaldiSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_ty
 
     @property
     def most(self) -> int:
-        """Samples that are read: those that fill a spectrogram, and as many behind them as tell whether it is cut."""
+        """Maximum samples to read: enough to fill a spectrogram and to detect truncation."""
         return self.max_length * HOP + WIDTH
 
     def make(self, samples: np.ndarray) -> tuple[np.ndarray, bool]:
-        """[frames, bands] as AST reads it, and whether there were more."""
+        """[frames, bands] as AST reads it, and True if samples were cut off."""
         most = (self.max_length - 1) * HOP + WIDTH
-        found = kaldi_bands(samples[:most], self.sampling_rate, self.num_mel_bins)
+        spectrogram = kaldi_bands(samples[:most], self.sampling_rate, self.num_mel_bins)
         values = np.zeros(self.shape, np.float32)
-        values[: len(found)] = found
+        values[: len(spectrogram)] = spectrogram
         if self.do_normalize:
             values = (values - self.mean) / (2 * self.std)
         return values, len(samples) >= most + HOP
@@ -254,11 +254,11 @@ class WhisperSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_
 
     @property
     def most(self) -> int:
-        """Samples that are read."""
+        """Maximum samples to read: one more than the spectrogram covers."""
         return self.chunk_length * self.sampling_rate + 1
 
     def make(self, samples: np.ndarray) -> tuple[np.ndarray, bool]:
-        """[bands, frames] as Whisper reads it, and whether there were more."""
+        """[bands, frames] as Whisper reads it, and True if samples were cut off."""
         most = self.chunk_length * self.sampling_rate
         filled = np.zeros(most, np.float32)
         filled[: len(samples)] = samples[:most]
@@ -266,7 +266,7 @@ class WhisperSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_
 
 
 class SpectrogramProcessor:
-    """Prepares sounds for one model of spectrograms. Safe to use from many threads."""
+    """Prepares sounds for one spectrogram model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         self._settings = settings = processor_settings(folder, KaldiSettings | WhisperSettings)  # type: ignore[arg-type]
@@ -278,22 +278,22 @@ class SpectrogramProcessor:
 
     def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Prepare paths, bytes of sound files, arrays of floats [samples] (at the model's rate), or ``Sound``."""
-        found = []
+        tensors = []
         for offset, sound in enumerate(sounds):
             samples, name = opened(sound, first + offset, self.rate, self._settings.most)
             check_samples(samples, WIDTH, name)
             values, longer = self._settings.make(samples)
-            found.append(EncodedTensors({self._settings.tensor: np.ascontiguousarray(values, np.float32)}, longer))
+            tensors.append(EncodedTensors({self._settings.tensor: np.ascontiguousarray(values, np.float32)}, longer))
             if longer and not self._warned:
                 self._warned = True
-                log.warning("%s is longer than what the model reads; the rest of it, and of others, is ignored", name)
-        return found
+                log.warning("%s is longer than the model reads; long sounds are truncated", name)
+        return tensors
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
-        """One batch: ``input_values`` [B, frames, bands], or of Whisper ``input_features`` [B, bands, frames]."""
+        """One batch: ``input_values`` [B, frames, bands] (AST) or ``input_features`` [B, bands, frames] (Whisper)."""
         return stacked(items)
 
     def describe(self) -> dict[str, Any]:
-        """What another runtime needs to know to prepare the same tensors."""
-        known = {key: getattr(self._settings, key) for key in self._settings.keys}
-        return {"modality": "audio", "sampling_rate": self.rate, "spectrogram": self._settings.name, **known}
+        """Preprocessing settings, for other runtimes that prepare the same tensors."""
+        settings = {key: getattr(self._settings, key) for key in self._settings.keys}
+        return {"modality": "audio", "sampling_rate": self.rate, "spectrogram": self._settings.name, **settings}

@@ -1,4 +1,4 @@
-"""Model inputs for checks and measurements: real, synthetic, and fixed raw ones of our own, which travel in bundles."""
+"""Model inputs for checks and measurements: real, synthetic, and fixed raw inputs that bundles contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .specs import InputSpec
 from .tensors import TensorProcessor
 
 LONG = "a " * 700 + "last"  # more tokens than the 512 that most models read
-BATCH_SIZES = (1, 2, 5, 16)  # of real inputs, in turn, so that every dynamic axis is exercised
+BATCH_SIZES = (1, 2, 5, 16)  # for real inputs, in turn, to exercise every dynamic axis
 
 
 def model_inputs(
@@ -40,16 +40,16 @@ def model_inputs(
         if examples is None:
             raise InputError("synthetic inputs have no end; expected a number of examples, 1 or more, or data")
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
-    found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
-    if found.ready:
+    sample = read_examples(data, None, limit=examples, seed=seed, columns=columns)
+    if sample.ready:
         processor = TensorProcessor(spec)
     if processor is None:
-        raise InputError(f"the bundle has no processor, so it cannot read {found.source}; give ready tensors")
-    ready = Prepared(found.inputs, processor, spec)
-    order = np.random.default_rng(seed).permutation(len(found))  # files are often sorted by class
+        raise InputError(f"the bundle has no processor, so it cannot read {sample.source}; give ready tensors")
+    ready = Prepared(sample.inputs, processor, spec)
+    order = np.random.default_rng(seed).permutation(len(sample))  # files are often sorted by class
     ends = np.cumsum([size for size, _ in zip(cycle(sizes), order, strict=False)])
     batches = CachedBatches(ready.batch(places)[1] for places in np.split(order, ends) if len(places))
-    return batches, f"{len(found)} inputs of {Path(found.source).name}, seed {seed}"
+    return batches, f"{len(sample)} inputs of {Path(sample.source).name}, seed {seed}"
 
 
 def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
@@ -71,7 +71,7 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[Batch]:
 
 
 def _random_batch(spec: InputSpec, count: int, rng: np.random.Generator, length: int | None = None) -> Batch:
-    """A synthetic batch; ``length``: tokens or samples of each input."""
+    """A synthetic batch; ``length`` in tokens or samples per input."""
     if spec.modality == "text":
         return _random_texts(spec, count, rng, length)
     if spec.modality == "audio" and not spec.spectrogram:
@@ -81,7 +81,7 @@ def _random_batch(spec: InputSpec, count: int, rng: np.random.Generator, length:
 
 
 def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None) -> Batch:
-    """Sounds of up to 12 times the shortest; of one length where the model has no mask, or if given."""
+    """Sounds of up to 12 times the minimum length; of equal length if the model has no mask or ``samples`` is set."""
     lengths = rng.integers(spec.shortest, 12 * spec.shortest + 1, size=count)
     if samples or "attention_mask" not in spec.input_names:
         lengths[:] = samples or lengths[0]
@@ -91,7 +91,7 @@ def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, sample
 
 
 def _random_texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens: int | None) -> Batch:
-    """Texts of up to 64 tokens, or of as many as given."""
+    """Texts of up to 64 tokens, or of exactly ``tokens``."""
     longest = min(spec.max_sequence, 64)
     lengths = np.full(count, tokens) if tokens else rng.integers(min(3, longest), longest + 1, size=count)
     mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
@@ -104,7 +104,7 @@ def _random_texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens:
 
 
 def check_inputs(spec: InputSpec, rate: int = 16_000) -> list[Any]:
-    """Raw inputs of the kind that a model reads: about 16 texts, 8 images or 5 sounds."""
+    """Fixed raw inputs for a model: about 16 texts, 8 images or 5 sounds."""
     if spec.modality == "image":
         return _images()
     return _sounds(rate) if spec.modality == "audio" else _texts(spec.every_token)
@@ -138,21 +138,21 @@ def _images() -> list[Any]:
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    found = []
+    images = []
     for size in ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16)):
         small = rng.integers(0, 256, (4, 4, 3), np.uint8)
-        found.append(Image.fromarray(small).resize(size, Image.Resampling.BILINEAR))
-    return [*found, found[0].convert("L"), found[1].convert("RGBA")]
+        images.append(Image.fromarray(small).resize(size, Image.Resampling.BILINEAR))
+    return [*images, images[0].convert("L"), images[1].convert("RGBA")]
 
 
 def _sounds(rate: int) -> list[Sound]:
     """Chirps of 0.1 to 0.5 seconds, as 16-bit samples."""
-    found = []
+    sounds = []
     for tenths in (1, 2, 3, 4, 5):
         time = np.arange(rate * tenths // 10) / rate
         wave = np.sin(2 * np.pi * (200 + 400 * tenths * time) * time) * 0.5
-        found.append(Sound((wave * 2**15).astype("<i2").astype(np.float32) / 2**15, rate))
-    return found
+        sounds.append(Sound((wave * 2**15).astype("<i2").astype(np.float32) / 2**15, rate))
+    return sounds
 
 
 def to_json(item: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def to_json(item: Any) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Any:
-    """The input that :func:`to_json` describes; images come as the bytes of a file."""
+    """Rebuild an input from :func:`to_json`; images are returned as the bytes of a file."""
     if "pair" in data:
         return tuple(data["pair"])
     if "sound" in data:

@@ -1,7 +1,7 @@
 """Corrupted images and texts (ImageNet-C, Hendrycks & Dietterich 2019), and OOD inputs synthesised from the data.
 
-Synthetic OOD inputs help to choose and never report (Hendrycks et al. 2019): in turn words or patches are shuffled,
-halves of two inputs joined, and the script changed or the image corrupted.
+Synthetic OOD inputs serve to choose scores and never to report them (Hendrycks et al. 2019). In turn, words or patches
+are shuffled, halves of two inputs joined, and scripts changed or images corrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .specs import Modality
 
 NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the full range
 BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)  # radius, in pixels of an image whose shorter edge is 224
-LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)  # radius in pixels below which a blur of a small image would do nothing
+LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)  # minimum radius in pixels: less has no effect on small images
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)  # factor of the distance from the image's mean colour
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # added to every value, of the full range
 JPEG = (50, 25, 18, 12, 7)  # quality
@@ -69,8 +69,8 @@ def _jpeg(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
 
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=JPEG[level])
-    with Image.open(buffer) as found:
-        return np.asarray(found.convert("RGB"))
+    with Image.open(buffer) as decoded:
+        return np.asarray(decoded.convert("RGB"))
 
 
 def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
@@ -135,7 +135,7 @@ def _typo(word: str, kind: str, rng: np.random.Generator) -> str:
 
 
 def _neighbour(letter: str, rng: np.random.Generator) -> str:
-    """A key beside that of a letter; whatever is no letter stays."""
+    """A neighbouring key of a letter; other characters are unchanged."""
     for row in _ROWS:
         place = row.find(letter.lower())
         if place >= 0:
@@ -145,28 +145,29 @@ def _neighbour(letter: str, rng: np.random.Generator) -> str:
     return letter
 
 
-LATIN = "abcdefghijklmnopqrstuvwxyz"  # and what replaces it: Cyrillic, Greek, Arabic
+LATIN = "abcdefghijklmnopqrstuvwxyz"  # and its replacements: Cyrillic, Greek, Arabic
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
 
 
-def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Examples:
-    """A made input of every example, but for those that no way of making changes."""
-    if known.ready:
-        raise InputError(f"data {known.source} holds ready tensors; expected texts or images, or OOD data of your own")
-    if len(known) < 2:
-        raise InputError(f"data {known.source} has {len(known)} example to make OOD inputs of; expected 2 or more")
-    make = _image if modality == "image" else _pair if is_pair(known.inputs[0]) else _text
-    words = modality == "text" and is_words(known.inputs[0])
-    inputs = [" ".join(item) for item in known.inputs] if words else known.inputs
-    rng = np.random.default_rng([seed, len(known)])
-    made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
+def synthetic_ood(examples: Examples, modality: Modality, seed: int = 0) -> Examples:
+    """One synthetic OOD input per example, without those that come out unchanged."""
+    if examples.ready:
+        wrong = f"data {examples.source} holds ready tensors"
+        raise InputError(f"{wrong}; expected texts or images, or OOD data of your own")
+    if len(examples) < 2:
+        raise InputError(f"data {examples.source} has {len(examples)} example; synthetic OOD inputs need 2 or more")
+    make = _image if modality == "image" else _pair if is_pair(examples.inputs[0]) else _text
+    words = modality == "text" and is_words(examples.inputs[0])
+    inputs = [" ".join(item) for item in examples.inputs] if words else examples.inputs
+    rng = np.random.default_rng([seed, len(examples)])
+    changed: list[Any] = [make(inputs, index, rng) for index in range(len(examples))]
     if modality != "image":
-        made = [each for each, source in zip(made, inputs, strict=True) if each != source]
-        if 2 * len(made) < len(known):
-            same = f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are"
-            raise InputError(f"{same} where OOD inputs are made of them; give out-of-distribution data of your own")
-    made = [text.split() for text in made] if words else made
-    return Examples(made, None, f"inputs made of {known.name}")
+        changed = [each for each, source in zip(changed, inputs, strict=True) if each != source]
+        if 2 * len(changed) < len(examples):
+            same = f"{len(examples) - len(changed)} of {len(examples)} texts of {examples.source} stay unchanged"
+            raise InputError(f"{same} by OOD synthesis; give OOD data of your own")
+    changed = [text.split() for text in changed] if words else changed
+    return Examples(changed, None, f"inputs made of {examples.name}")
 
 
 def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, ...]:
@@ -174,17 +175,17 @@ def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[
 
 
 def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
-    """One made text: of a text without a second word, or that comes out as it is, the script changes."""
+    """One synthetic text; single words, and texts that come out unchanged, change script."""
     text = texts[index]
     words, space = _words(text)
-    made = text
+    changed = text
     if len(words) > 1 and index % 3 == 0:
-        made = space.join(words[place] for place in rng.permutation(len(words)))
-        made = space.join([words[-1], *words[:-1]]) if made == space.join(words) else made
+        changed = space.join(words[place] for place in rng.permutation(len(words)))
+        changed = space.join([words[-1], *words[:-1]]) if changed == space.join(words) else changed
     elif len(words) > 1 and index % 3 == 1:
         other, _ = _words(texts[_another(index, len(texts), rng)])
-        made = space.join([*words[: len(words) // 2], *other[len(other) // 2 :]])
-    return _in_another_script(text, SCRIPTS[int(rng.integers(len(SCRIPTS)))]) if made == text else made
+        changed = space.join([*words[: len(words) // 2], *other[len(other) // 2 :]])
+    return _in_another_script(text, SCRIPTS[int(rng.integers(len(SCRIPTS)))]) if changed == text else changed
 
 
 def _words(text: str) -> tuple[list[str], str]:
@@ -194,9 +195,9 @@ def _words(text: str) -> tuple[list[str], str]:
 
 
 def _in_another_script(text: str, letters: str) -> str:
-    """The Latin letters as those, and letters of any other script as Latin ones."""
-    stands = dict(zip(LATIN, letters, strict=True))
-    return "".join(stands.get(each, LATIN[ord(each) % 26] if _is_foreign(each) else each) for each in text.lower())
+    """Replace Latin letters by ``letters``, and letters of other scripts by Latin ones."""
+    alphabet = dict(zip(LATIN, letters, strict=True))
+    return "".join(alphabet.get(each, LATIN[ord(each) % 26] if _is_foreign(each) else each) for each in text.lower())
 
 
 def _is_foreign(character: str) -> bool:

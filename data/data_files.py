@@ -1,4 +1,4 @@
-"""Labelled data in files and folders; all but ``.npz`` are read as streams, so that they may exceed memory."""
+"""Labelled data in files and folders; all but ``.npz`` are streamed and may exceed memory."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ T = TypeVar("T")
 Line = TypeVar("Line", str, bytes)
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
 Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]  # records, and class names by column of class indices
-PARQUET_ROWS = 100  # in memory at once; a dictionary text is repeated in each
+PARQUET_ROWS = 100  # rows in memory at once; dictionary texts are repeated in each
 EXAMPLES, LABELS = "x", "y"  # arrays of a .npz file; the model's input names may replace x
 
 
 def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:
-    """Rows of a data file or image folder, one at a time; ``missing`` lets those without a text through."""
+    """Rows of a data file or image folder, one at a time; ``missing`` keeps rows without a text."""
     path = Path(path)
     ending = path.suffix.lower()
     if not path.exists():
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if columns.text_pair is not None and (path.is_dir() or ending == ".npz"):
-        raise InputError(f"data {path} has no columns, so none is called {cut(columns.text_pair)}; expected a table")
+        raise InputError(f"data {path} has no column {cut(columns.text_pair)}; expected a table")
     if path.is_dir():
         return _folder_rows(path)
     if ending == ".npz":
@@ -64,7 +64,7 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
 
 def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Row]:
     records, named = READERS[path.suffix.lower()](path)
-    patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
+    patient = missing and path.suffix.lower() == ".jsonl"  # records may differ in their keys
     wanted: list[str] = []
     for number, record in enumerate(records, start=1):
         if number == 1:
@@ -72,12 +72,12 @@ def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Ro
             wanted = [name for name in (columns.text, columns.text_pair) if name is not None]
             absent = [name for name in wanted if name not in record]
             if absent and not patient:
-                found = listing(map(spaced, record))
-                raise InputError(f"{path} has the columns {found}; expected {absent[0]!r} (or --read text=NAME)")
+                header = listing(map(spaced, record))
+                raise InputError(f"{path} has the columns {header}; expected {absent[0]!r} (or --read text=NAME)")
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
         if columns.text == AUDIO and isinstance(texts[0], str | Path):
-            texts = (path.parent / texts[0],)  # a path beside the table
+            texts = (path.parent / texts[0],)  # paths are relative to the table
         label = None if record.get(columns.label) == "" else record.get(columns.label)
         if label is not None and columns.label in named:
             label = named[columns.label](label, where)
@@ -86,7 +86,7 @@ def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Ro
 
 
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
-    """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
+    """A text, a number as text, or a list of words; ``missing`` allows any other value."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
@@ -98,7 +98,7 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
 
 
 def _delimited(path: Path) -> Records:
-    """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
+    """CSV and TSV: every value is a text, also "NA" and "007"; an empty label means none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = _fields(path, separator)
     header = next(reader, [])
@@ -112,7 +112,7 @@ def _delimited(path: Path) -> Records:
                 raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
             several = [field for field in fields if "\n" in field or "\r" in field]
             if separator == "\t" and any("\t" in field or len(fields) == 1 for field in several):
-                wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
+                wrong = f"{path}, row {number} has a quoted text of several lines, which may be separate rows"
                 raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
 
@@ -125,7 +125,7 @@ def _check_once(names: Sequence[str], path: Path) -> None:
 
 
 def _fields(path: Path, separator: str) -> Iterator[list[str]]:
-    """The rows of a CSV file, with fields as long as a line may be, a setting of the whole process."""
+    """Rows of a CSV file; raises the field size limit of the whole process."""
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     reader = csv.reader(_lines(path), delimiter=separator, strict=True)
     try:
@@ -152,7 +152,7 @@ def _json_lines(path: Path) -> Records:
 
 
 def _parquet(path: Path) -> Records:
-    """A table of Parquet; class names and files are those that ``datasets`` sees in its schema."""
+    """A Parquet table; ``datasets`` reads class names and file columns from its schema."""
     datasets = require("datasets", "fuse", "read Parquet")
     check_filled(path)
     parts = _guarded(_arrow_batches(path), path)
@@ -162,23 +162,23 @@ def _parquet(path: Path) -> Records:
     _check_once(first.schema.names, path)
     features: dict[str, Any] = {}
     for name in first.schema.names:
-        with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not have
+        with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not support
             features |= datasets.Features.from_arrow_schema(first.select([name]).schema)
     named = {name: class_names(feature) for name, feature in features.items()}
-    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
+    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # such as images
 
     def records() -> Iterator[dict[str, Any]]:
         for batch in chain([first], parts):
             for row in batch.to_pylist():
                 yield row | {name: stored_file(row[name]) for name in files}
 
-    return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+    return _guarded(records(), path), {name: each for name, each in named.items() if each is not None}
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
     _check_regular(path)
-    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # by default a whole group of rows
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # default: a whole row group
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
             raise ValueError("it has no columns")
         expected, count = file.metadata.num_rows, 0
@@ -197,12 +197,12 @@ READERS: dict[str, Callable[[Path], Records]] = {
 }
 
 
-def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
-    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag."""
+def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    """Rows of a CoNLL file, as in the CoNLL-2003 task: the first column is the word, the last its tag."""
     columns, begun = 0, 1
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(chain(found, [""]), start=1):
+    for number, line in enumerate(chain(lines, [""]), start=1):
         fields = re.split(r"[ \t]+", line.strip(" \t\r\n")) if line.strip() else []
         if fields and not line.startswith("-DOCSTART-"):
             columns = columns or len(fields)
@@ -217,12 +217,12 @@ def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
 
 
 def _folder_rows(folder: Path) -> Iterator[Row]:
-    """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in."""
+    """Images or sounds below a folder, sorted by path; the label is the name of the subfolder."""
     files = (path for path in folder.rglob("*") if has_media_name(path) and path.is_file())
-    found = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
-    for path in (folder / name for name in found):
+    names = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
+    for path in (folder / name for name in names):
         yield Row(path, None if path.parent == folder else path.parent.name, str(path))
-    if not found:
+    if not names:
         raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
 
 
@@ -231,12 +231,12 @@ SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test",
 
 
 def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
-    """Files below a folder in sorted order, without hidden ones and those in hidden folders; refuses several splits."""
+    """Files below a folder in sorted order, without hidden files and folders; rejects several splits."""
     files = sorted(map(PurePosixPath, names))
-    found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    visible = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}
-    for place in sorted({parent for path in found for parent in path.parents}):
-        name = place.name.lower().rstrip("0123456789-_. ")  # val2017, say
+    for place in sorted({parent for path in visible for parent in path.parents}):
+        name = place.name.lower().rstrip("0123456789-_. ")  # such as val2017
         for split in (each[0] for each in SPLITS if name in each):
             splits.setdefault(place.parent, {})[split] = place
     for places in splits.values():
@@ -244,11 +244,11 @@ def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
             paths = " or ".join(f"{folder}/{place}" for place in places.values())
             remedy = f"give {paths}; if these are classes, the pattern {folder}/*/*"
             raise InputError(f"folder {folder} holds splits; expected one of them: {remedy}")
-    return found
+    return visible
 
 
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all."""
+    """Arrays of a ``.npz`` file: the existing ones among ``wanted``, or all."""
     with _opened_arrays(path) as arrays:
         return {name: _checked(arrays[name]) for name in arrays.files if wanted is None or name in wanted}
 
@@ -261,7 +261,7 @@ def array_names(path: Path) -> list[str]:
 
 @contextmanager
 def _opened_arrays(path: Path) -> Iterator[Any]:
-    """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
+    """Open a ``.npz`` file; damage raises :class:`InputError`."""
     try:
         _check_regular(path)
         with np.load(path, allow_pickle=False) as arrays:
@@ -271,13 +271,13 @@ def _opened_arrays(path: Path) -> Iterator[Any]:
 
 
 def _check_regular(path: Path) -> None:
-    """Refuse a pipe where a file is read from its end: it would be waited for."""
+    """Reject pipes for formats that are read from the end; reading would block."""
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")
 
 
 def _checked(array: np.ndarray) -> np.ndarray:
-    """An array whose texts, if it holds texts, are of characters: NumPy reads any four bytes as one."""
+    """Check that texts consist of characters: NumPy reads any four bytes as one."""
     if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
         if codes.max() > sys.maxunicode:
@@ -310,7 +310,7 @@ def tensor_rows(tensors: Mapping[str, Any], source: str = "data") -> list[dict[s
     counts = {len(array) if array.ndim else None for array in arrays.values()}
     if len(counts) != 1 or None in counts:
         shapes = {name: list(array.shape) for name, array in arrays.items()}
-        raise InputError(f"{source} has arrays of the shapes {shapes}; expected as many inputs and labels in each")
+        raise InputError(f"{source} has arrays of the shapes {shapes}; expected the same number of inputs and labels")
     return [{name: array[index] for name, array in arrays.items()} for index in range(counts.pop() or 0)]
 
 
@@ -325,7 +325,7 @@ def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, with their ends."""
+    """Lines of a text file, with line ends."""
 
     def read() -> Iterator[str]:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -338,19 +338,19 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _limited(file: IO[Line], end: Line) -> Iterator[Line]:
-    """The lines of an open file; of one that is longer than any may be a part that is too long as well."""
+    """Lines of an open file; an overlong line is cut to a part that still exceeds the limit."""
     return iter(partial(file.readline, LONGEST + 1), end)
 
 
 def check_filled(path: Path) -> None:
-    """Refuse a file without content; a pipe has no size."""
+    """Reject an empty file; pipes have no size."""
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
 
 
-def _check_length(found: int, where: str) -> None:
-    if found > LONGEST:
-        raise InputError(f"{where} has more than {LONGEST} characters; expected shorter ones: cut its texts up")
+def _check_length(length: int, where: str) -> None:
+    if length > LONGEST:
+        raise InputError(f"{where} has more than {LONGEST} characters; split it into shorter texts")
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
@@ -358,6 +358,6 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
         yield from stream
     except InputError:
         raise
-    except Exception as error:  # whatever a reader raises for data that it cannot parse
+    except Exception as error:  # readers raise many kinds for malformed data
         kind = f"save it as UTF-8 ({FORMS})" if isinstance(error, UnicodeDecodeError) else FORMS
         raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {kind}") from error

@@ -1,4 +1,4 @@
-"""How data are read: which columns of a table, how many examples, and how many at a time."""
+"""Options for reading data: table columns, number of examples, batch size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..errors import InputError, cut, is_whole
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What is read of labelled data, and how much of it at a time.
+    """Columns, sample size and batch size for labelled data.
 
     Attributes:
         text: column that holds the text.
         label: column that holds the label.
-        text_pair: column that holds the second text, for a model that reads pairs; without it single texts.
-        examples: number of examples, drawn at random; 0 for all. ``None`` leaves it to the verb: 2,048 to plan, 256 to
-            export and verify, all to tune, calibrate and evaluate.
+        text_pair: column that holds the second text, for models that read pairs; ``None`` for single texts.
+        examples: number of examples, drawn at random; 0 for all. ``None`` uses the default of the command: 2,048 to
+            plan, 256 to export and verify, all to tune, calibrate and evaluate.
         batch_size: inputs per run of the model. Memory grows with it, not with the number of examples.
     """
 
@@ -29,15 +29,15 @@ class DataOptions:
     def __post_init__(self) -> None:
         for name in (self.text, self.label, "pair" if self.text_pair is None else self.text_pair):
             if not isinstance(name, str) or not name:
-                raise InputError(f"a column is named {cut(name)}; expected the name of a column, as in the header")
+                raise InputError(f"the column name is {cut(name)}; expected a name from the header")
         for option, value, least in (("examples", self.examples or 0, 0), ("batch_size", self.batch_size, 1)):
             if not is_whole(value, least):
                 raise InputError(f"{option} is {cut(value)}; expected a whole number, {least} or more")
 
     def limit(self, usual: int | None = None) -> int | None:
-        """Most examples to draw, or ``None`` for all.
+        """Maximum number of examples, or ``None`` for all.
 
         Args:
-            usual: where none are asked for.
+            usual: default if ``examples`` is not set.
         """
         return usual if self.examples is None else self.examples or None

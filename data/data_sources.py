@@ -1,4 +1,4 @@
-"""Data by name: a file or folder, a pattern of names, a data set of the hub (``hf:NAME:CONFIG:SPLIT``), or a URL."""
+"""Data by name: file, folder, pattern of names, data set of the hub (``hf:NAME:CONFIG:SPLIT``) or URL."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HUB_FORM = "hf:NAME, hf:NAME:CONFIG, hf:NAME:CONFIG:SPLIT or hf:NAME::SPLIT"
 
 
 def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:
-    """Rows of data, one at a time; ``missing`` lets those without a text through."""
-    if isinstance(name, str) and not os.path.exists(name):  # noqa: PTH110 - of a long text, Path's raises
+    """Rows of data, one at a time; ``missing`` keeps rows without a text."""
+    if isinstance(name, str) and not os.path.exists(name):  # noqa: PTH110 - Path's raises for a long text
         if name.startswith(HUB):
             return _hub_rows(name, columns)
         if _is_url(name):
@@ -36,12 +36,12 @@ def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missin
 
 
 def source_name(name: str | Path) -> str:
-    """Name of data in messages and reports: a URL without credentials and query."""
+    """Name for messages and reports: URLs without credentials and query."""
     return shown(str(name)) if _is_url(str(name)) else str(name)
 
 
 def check_named(name: str | Path) -> None:
-    """Refuse what does not exist, is empty, or is no name of data; nothing remote is looked at."""
+    """Reject data that do not exist or are empty, and invalid names; remote data are not accessed."""
     text = str(name)
     if os.path.exists(text):  # noqa: PTH110
         check_filled(Path(text))
@@ -52,14 +52,14 @@ def check_named(name: str | Path) -> None:
 
 
 def matches(pattern: str) -> list[Path]:
-    """Paths that a pattern matches, by name; none for other texts."""
+    """Paths that match a pattern, sorted; empty for other texts."""
     if not glob.has_magic(pattern):
         return []
-    return sorted(Path(path) for path in glob.glob(pattern, recursive=True))  # noqa: PTH207 - of absolute ones, too
+    return sorted(Path(path) for path in glob.glob(pattern, recursive=True))  # noqa: PTH207 - also absolute patterns
 
 
 def _pattern_rows(pattern: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of all files that a pattern matches; an image's label is the name of the folder it lies in."""
+    """Rows of all files that match a pattern; an image's label is the name of its folder."""
     files = [path for path in matches(pattern) if path.is_file()]
     if not files:
         raise InputError(f"data {pattern} match no file; expected {FORMS}, or a pattern of files")
@@ -71,23 +71,23 @@ def _pattern_rows(pattern: str, columns: DataOptions, missing: bool) -> Iterator
 
 
 def hub_name(text: str) -> tuple[str, str | None, str | None]:
-    """Name, configuration and split of a data set of the hub; ``None`` for the only one."""
+    """Name, configuration and split of a data set of the hub; ``None`` if omitted."""
     name, *rest = text.removeprefix(HUB).split(":")
     if not name or len(rest) > 2:
-        raise InputError(f"data {cut(text)} names no data set of the hub; expected {HUB_FORM}")
+        raise InputError(f"data {cut(text)} is not a data set of the hub; expected {HUB_FORM}")
     config, split = (*rest, "", "")[:2]
     return name, config or None, split or None
 
 
 def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
-    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards."""
+    """Rows of a data set of the hub; downloaded once, then read from the cache of ``datasets``."""
     name, config, wanted = hub_name(text)
     datasets = require("datasets", "hub", "read data sets of the hub")
     try:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
         wrong = f"cannot read data set {name} of the hub: {cut(error, 200)}"
-        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or an earlier copy of it") from error
+        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or a cached copy") from error
     wanted = next(iter(splits)) if wanted is None and len(splits) == 1 else wanted
     if wanted not in splits:
         form = f"hf:{name}:{config or ''}:{next(iter(splits), 'train')}"
@@ -102,14 +102,14 @@ def _is_url(text: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL without what may be secret in it: credentials, and the query in which signatures stand."""
+    """A URL without its secrets: credentials, and the query, which may contain signatures."""
     scheme, _, rest = url.partition("?")[0].partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _remote_rows(url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of the files behind a URL of whatever ``fsspec`` reads, in the order of their names."""
+    """Rows of the files behind a URL that ``fsspec`` can read, sorted by name."""
     core = require("fsspec.core", "hub", "read URLs")
     with _guarded(url):
         system, place = core.url_to_fs(url)
@@ -121,11 +121,11 @@ def _remote_rows(url: str, columns: DataOptions, missing: bool) -> Iterator[Row]
 
 
 def _paths(system: Any, place: str) -> list[str]:
-    """Files of one place: itself, those that a pattern matches, or the images of a folder."""
+    """Files at a location: the file itself, matches of a pattern, or images and sounds of a folder."""
     if any(character in urlsplit(place).path for character in "*["):
         return sorted(path for path in system.glob(place) if not system.isdir(path))
     protocols = (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
-    if "http" in protocols or system.isfile(place):  # a page is no folder
+    if "http" in protocols or system.isfile(place):  # HTTP has no folders
         return [place]
     if not system.isdir(place):
         return []
@@ -155,16 +155,16 @@ def _remote_file_rows(system: Any, path: str, url: str, columns: DataOptions, mi
 
 @contextmanager
 def _guarded(url: str) -> Iterator[None]:
-    """Whatever a file system raises, as our error, without what may be secret in the URL."""
+    """Convert any error of a file system to our own, without secrets of the URL."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # of every network and every plugin
+    except Exception as error:  # networks and plugins raise many kinds
         query = url.partition("?")[2]
         said = str(error).replace(url, shown(url))
         said = cut(said.replace(query, "…") if query else said, 160)
-        if isinstance(error, ImportError):  # fsspec knows the protocol, and says what brings it
+        if isinstance(error, ImportError):  # fsspec names the plugin for the protocol
             remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
             raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
         missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"

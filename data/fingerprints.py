@@ -1,4 +1,4 @@
-"""Small records of which examples data hold, to measure later how many of them other data share.
+"""Compact records of examples, which later measure how many examples two data sets share.
 
 Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes, a bottom-k
 sketch (Cohen and Kaplan 2007).
@@ -22,28 +22,28 @@ from .examples import Examples
 from .raw_inputs import Sound, as_array, is_pair
 from .specs import Modality
 
-LOWEST = 4096  # hashes that a record keeps; data of no more examples are compared exactly
+LOWEST = 4096  # hashes per record; data with at most this many examples are compared exactly
 BYTES = 6
-FLOATS = {"f": np.float32}  # kinds of samples → the type that they are read in; pixels stay as they are
-TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}  # likewise of ready tensors
+FLOATS = {"f": np.float32}  # dtype kind of samples → dtype that is hashed; pixels are unchanged
+TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}  # the same for ready tensors
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`."""
+    """Unique hashes of examples, ascending: all of them, or the :data:`LOWEST`."""
 
     hashes: tuple[int, ...]
     complete: bool = True
     pairs: bool | None = None
 
     def share_in(self, earlier: Fingerprint) -> float:
-        """Share of these examples that are among earlier ones; an estimate where not all of these were recorded."""
+        """Share of these examples that also occur in ``earlier``; an estimate if this record is incomplete."""
         alike = [number for number in self.hashes if earlier.complete or number <= earlier.hashes[-1]]
-        known = set(earlier.hashes)
-        return sum(number in known for number in alike) / len(alike) if alike else 0.0
+        earlier_hashes = set(earlier.hashes)
+        return sum(number in earlier_hashes for number in alike) / len(alike) if alike else 0.0
 
     def __or__(self, other: Fingerprint) -> Fingerprint:
-        """Of the examples of both."""
+        """Union of both records."""
         ends = [each.hashes[-1] for each in (self, other) if not each.complete]
         both = sorted(number for number in {*self.hashes, *other.hashes} if number <= min(ends, default=number))
         return Fingerprint(tuple(both), not ends, self.pairs if self.pairs == other.pairs else None)
@@ -60,7 +60,7 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, data: Any) -> Fingerprint | None:
-        """Rebuild from :meth:`to_json`; ``None`` for what is none, as in a bundle of an earlier version."""
+        """Rebuild from :meth:`to_json`; ``None`` if invalid, as in bundles of earlier versions."""
         try:
             stored = base64.b64decode(data["lowest"], validate=True)
             complete, pairs = data["complete"], data.get("pairs")
@@ -73,18 +73,18 @@ class Fingerprint:
 
 
 def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> float:
-    """Share of examples that are among earlier ones; 0 if unknown."""
+    """Share of examples that also occur in ``earlier``; 0 if unknown."""
     now, then = (fingerprint_of(each.inputs, modality) for each in (examples, earlier))
     return 0.0 if now is None or then is None else now.share_in(then)
 
 
 def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
-    """The hash of each raw input; ``None`` where one is of a kind that has no lasting form."""
+    """Hash each raw input; ``None`` if one has no stable form."""
     numbers = []
     for item in inputs:
         try:
             content = _content(Path(item) if modality != "text" and isinstance(item, str) else item)
-        except OSError:  # whoever prepares it says what is wrong
+        except OSError:  # the processor reports the error
             content = None
         if content is None:
             return None
@@ -93,27 +93,27 @@ def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
 
 
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
-    """The fingerprint of raw inputs; ``None`` without any, or for a kind without lasting form."""
+    """Fingerprint of raw inputs; ``None`` if empty or without a stable form."""
     numbers = hashes_of(inputs, modality)
     if not numbers:
         return None
     pairs = {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs}
-    known = modality == "text" and len(pairs) == 1
-    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if known else None)
+    uniform = modality == "text" and len(pairs) == 1
+    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if uniform else None)
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
-    """Record of used examples: ``{"fingerprints": {"data": …}}``, empty without any."""
-    made = {name: fingerprint_of(given.inputs, modality) for name, given in examples.items() if given is not None}
-    found = {name: each.to_json() for name, each in made.items() if each is not None}
-    return {"fingerprints": found} if found else {}
+    """Record of the examples used: ``{"fingerprints": {"data": …}}``; empty without examples."""
+    records = {name: fingerprint_of(used.inputs, modality) for name, used in examples.items() if used is not None}
+    stored = {name: each.to_json() for name, each in records.items() if each is not None}
+    return {"fingerprints": stored} if stored else {}
 
 
 def _content(item: Any) -> bytes | None:
-    """Bytes that are the same for the same input: spacing and Unicode forms of a text do not count."""
+    """Canonical bytes of an input: spacing and Unicode form of texts do not count."""
     if isinstance(item, str):
         return b"text " + " ".join(unicodedata.normalize("NFC", item).split()).encode(errors="surrogatepass")
-    if isinstance(item, Path | bytes | bytearray):  # of an image or a sound
+    if isinstance(item, Path | bytes | bytearray):  # image or sound file
         content = item if not isinstance(item, Path) else item.read_bytes() if item.is_file() else None
         return None if content is None else b"file " + hashlib.sha256(content).digest()
     if isinstance(item, Mapping):  # ready tensors
@@ -123,7 +123,7 @@ def _content(item: Any) -> bytes | None:
         array = _array(item.samples if isinstance(item, Sound) else item, FLOATS)
         kind = f"{array.dtype} {list(array.shape)} ".encode()
         return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()
-    return _joined(item) if isinstance(item, tuple | list) else None  # a pair of texts, or the words of one
+    return _joined(item) if isinstance(item, tuple | list) else None  # a pair of texts, or words
 
 
 def _joined(items: Sequence[Any]) -> bytes | None:
@@ -132,10 +132,10 @@ def _joined(items: Sequence[Any]) -> bytes | None:
 
 
 def _array(value: Any, read: Mapping[str, Any]) -> np.ndarray:
-    """Numbers in the type that models read them in, whether a list, an array or a tensor of torch holds them."""
+    """Convert lists, arrays or torch tensors to arrays of the dtype that models read."""
     try:
         array = as_array(value)
-    except InputError:  # lists of unequal lengths: whoever prepares it says what is wrong
+    except InputError:  # lists of unequal lengths: the processor reports the error
         return np.array(None)
     with np.errstate(over="ignore"):
         return array.astype(read.get(array.dtype.kind, array.dtype), copy=False)

@@ -17,18 +17,18 @@ from .raw_inputs import Unusable
 from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
-MOST_SCANS = 1000  # in one JPEG, each over all pixels; programs write a dozen
+MOST_SCANS = 1000  # per JPEG, each over all pixels; programs write a dozen
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
-OTHERS = ("crop_pct", "rescale_offset", "include_top")  # keys that ask for a step, as those in ``do_`` do
+OTHERS = ("crop_pct", "rescale_offset", "include_top")  # further keys that enable a step, like ``do_…``
 
-# Image processors of transformers that do no more than the keys of their configuration say.
+# Image processors of transformers that their configuration describes completely.
 KINDS = (
     "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
     "MobileNetV2", "OwlViT",
 )  # fmt: skip
 
 KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")  # older names included
-DEEP = re.compile(r";16[BLN]|SGI16")  # in PIL's names for pixels of 16 bits per channel, of which it would drop 8
+DEEP = re.compile(r";16[BLN]|SGI16")  # PIL's names for 16 bits per channel, of which it would drop 8
 Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
 Size = Edge | dict[str, Edge | None] | None
 Mean = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -36,7 +36,7 @@ Std = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
 
 class ImageSettings(msgspec.Struct, frozen=True):
-    """Settings that are read."""
+    """Supported settings of ``preprocessor_config.json``."""
 
     do_resize: bool | None = True
     do_center_crop: bool | None = False
@@ -78,7 +78,7 @@ class ImageProcessor:
         return stacked(items)
 
     def describe(self) -> dict[str, Any]:
-        """What another runtime needs to know to prepare the same tensors."""
+        """Preprocessing settings, for other runtimes that prepare the same tensors."""
         return {
             "modality": "image",
             "channels": self._channels,
@@ -102,7 +102,7 @@ class ImageProcessor:
         picture = self._open(image, index)
         if self._size is not None:
             width, height = _target(self._size, picture.size)
-            if width * height > 2**28:  # a long and narrow one whose shorter edge grows would fill the memory
+            if width * height > 2**28:  # a long and narrow image would fill the memory
                 raise InputError(f"input {index} would be resized to [{height}, {width}] pixels; crop it first")
             picture = picture.resize((width, height), resample=Image.Resampling(self._resample))
         pixels = np.asarray(picture)
@@ -110,8 +110,8 @@ class ImageProcessor:
         if self._crop is not None:
             pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
         if pixels.shape != self._expected:
-            made = f"input {index} becomes {pixels.shape[1]} by {pixels.shape[2]} pixels"
-            raise InputError(f"{made}; the model reads {self._expected[1]} by {self._expected[2]}")
+            size = f"input {index} becomes {pixels.shape[1]} by {pixels.shape[2]} pixels"
+            raise InputError(f"{size}; the model reads {self._expected[1]} by {self._expected[2]}")
         values = pixels.astype(np.float32)
         if self._scale is not None:
             values = (pixels.astype(np.float64) * self._scale).astype(np.float32)
@@ -138,49 +138,49 @@ class ImageProcessor:
 
 
 def _check_steps(config: dict[str, Any], file: Path) -> None:
-    """Refuse what asks, or may ask, for more than is done here."""
+    """Reject processors that perform, or may perform, unsupported steps."""
     for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
-        found = KIND.fullmatch(str(name))
-        if name is not None and (found is None or found[1] not in KINDS):
-            wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
+        kind = KIND.fullmatch(str(name))
+        if name is not None and (kind is None or kind[1] not in KINDS):
+            wrong = f"{file} has a {cut(name)}, which hydrant does not support"
             raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
-    asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
-    if unknown := [key for key in asked if key not in STEPS]:
-        raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
+    steps = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
+    if unknown := [key for key in steps if key not in STEPS]:
+        raise InputError(f"{file} asks for {listing(unknown)}; hydrant supports only {listing(STEPS)}")
 
 
 def upright(image: Any, index: int) -> Any:
-    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says."""
+    """Open a file, its bytes, or a PIL image, and rotate it as its EXIF data say."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    given = isinstance(image, Image.Image)
+    is_open = isinstance(image, Image.Image)
     file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
-        if image == "":  # on which Pillow before 11.3 fails in a way of its own
+        if image == "":  # Pillow before 11.3 raises another error
             raise ValueError("its path is empty")
-        with contextlib.nullcontext(image) if given else Image.open(file) as opened:
-            if not given and opened.format in ("EPS", "WMF"):  # PIL would run Ghostscript, or ask Windows
+        with contextlib.nullcontext(image) if is_open else Image.open(file) as opened:
+            if not is_open and opened.format in ("EPS", "WMF"):  # PIL would run Ghostscript, or call Windows
                 raise ValueError(f"it is {opened.format}, which another program would have to draw")
-            if not given and opened.format in ("JPEG", "MPO"):
+            if not is_open and opened.format in ("JPEG", "MPO"):
                 _check_scans(opened.fp)
             if _is_deep(opened):
                 raise _too_deep(f"input {index} is an image of 16 bits per channel")
             picture = ImageOps.exif_transpose(opened)
             picture.load()
-            if not given and opened.format == "PNG":
+            if not is_open and opened.format == "PNG":
                 _check_complete(opened, file)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         name = f"image {image}" if isinstance(image, str | Path) and image != "" else f"input {index}"
         unknown = file is not image and isinstance(error, UnidentifiedImageError)
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
-            reason = "it is an address, which is not fetched"
-        raise InputError(f"cannot read {name}: {reason}; expected a whole image, as a file, bytes or of PIL") from error
+            reason = "it is a URL; download the file first"
+        raise InputError(f"cannot read {name}: {reason}; expected a complete file, bytes or PIL image") from error
     return picture
 
 
 def _is_deep(opened: Any) -> bool:
-    """Whether an opened file has 16 bits per channel, of which decoding would lose 8."""
+    """Return True if an opened file has 16 bits per channel, of which decoding would lose 8."""
     for codec, _, _, arguments in () if opened.mode.startswith("I") else getattr(opened, "tile", ()):
         words = (codec, *arguments) if isinstance(arguments, tuple) else (codec, arguments)
         largest = words[2] if codec in ("ppm", "ppm_plain") and len(words) > 2 else 255
@@ -194,7 +194,7 @@ def _too_deep(what: str) -> InputError:
 
 
 def _check_scans(file: Any) -> None:
-    """Refuse a JPEG file of so many scans that decoding it would take hours."""
+    """Reject a JPEG file with so many scans that decoding would take hours."""
     place = file.tell()
     file.seek(0)
     scans = file.read().count(b"\xff\xda")
@@ -204,12 +204,12 @@ def _check_scans(file: Any) -> None:
 
 
 def _check_complete(picture: Any, file: Any) -> None:
-    """Refuse a PNG file whose pixels end early, at the end of a row: Pillow leaves the others as they were, black."""
+    """Reject a PNG file whose pixels end early, at the end of a row: Pillow leaves the other rows black."""
     from PIL import Image
 
     last = picture.crop((0, picture.height - 1, *picture.size))
     if not picture.info.get("interlace") and last.getbbox() is not None:
-        return  # as nearly always
+        return  # nearly always
     with Image.open(file) as again:
         again.im = Image.new(again.mode, again.size, 255).im
         if again.tobytes() != picture.tobytes():
@@ -217,7 +217,7 @@ def _check_complete(picture: Any, file: Any) -> None:
 
 
 def has_image_name(path: str | Path) -> bool:
-    """Whether a file is an image by its name."""
+    """Return True if the name ends like that of an image."""
     from PIL import Image
 
     Image.init()
@@ -225,7 +225,7 @@ def has_image_name(path: str | Path) -> bool:
 
 
 def is_image(path: str | Path) -> bool:
-    """Whether a file is an image by its name, or by its first bytes."""
+    """Return True if a file is an image by its name or first bytes."""
     from PIL import Image
 
     if has_image_name(path):
@@ -249,8 +249,8 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 
 def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
-    given = {"height": value, "width": value} if isinstance(value, int) else value or {}
-    size = {key: edge for key, edge in sorted(given.items()) if edge is not None}
+    edges_by_name = {"height": value, "width": value} if isinstance(value, int) else value or {}
+    size = {key: edge for key, edge in sorted(edges_by_name.items()) if edge is not None}
     if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
         raise InputError(f"{file} has a size of {cut(value)}; expected height and width, or shortest_edge to resize")
     return size

@@ -1,4 +1,4 @@
-"""Labels → numbers: class names and indices, scores, several labels of one example, and tags of words."""
+"""Labels → numbers: class names and indices, regression targets, multi-label sets, and word tags."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from .raw_inputs import Row, is_words
 from .text import NO_WORD, EncodedWords
 
 log = logging.getLogger(__name__)
-SEPARATOR = "|"  # between the names of several labels
+SEPARATOR = "|"  # between names of a multi-label set
 IGNORED = -100  # label of unlabelled items, as in Hugging Face and PyTorch
 Named = Callable[[Any, str], Any]  # index or indices, and place for messages → class names or None
 
 
 def plain(value: Any) -> Any:
-    """NumPy arrays and scalars, torch tensors, columns of tables and decimals as lists and numbers of Python."""
-    found = value.tolist() if hasattr(value, "tolist") else value
-    return float(found) if isinstance(found, Decimal) else found
+    """Convert NumPy arrays and scalars, torch tensors, table columns and decimals to Python lists and numbers."""
+    converted = value.tolist() if hasattr(value, "tolist") else value
+    return float(converted) if isinstance(converted, Decimal) else converted
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Class names, in class order, each once: names of several classes get the index of theirs."""
+    """Class names in class order; names that several classes share get the class index."""
     times = Counter(names)
     return [name if times[name] == 1 else f"{name} ({index})" for index, name in enumerate(names)]
 
 
 def class_names(feature: Any) -> Named | None:
-    """The function from indices of a column of ``datasets`` to class names; ``None`` without names."""
+    """A function from class indices of a ``datasets`` column to class names; ``None`` without names."""
     names, inner = (getattr(each, "names", None) for each in (feature, getattr(feature, "feature", None)))
     if inner is not None:
         return lambda values, where: [_class_name(value, where, inner) for value in values]
@@ -49,10 +49,10 @@ def class_names(feature: Any) -> Named | None:
 
 
 def _class_name(value: Any, where: str, names: Sequence[str]) -> Any:
-    """The name of a class by its index; indices below 0 mean no label."""
+    """Name of a class by its index; indices below 0 mean no label."""
     index = _integer(plain(value))
     if not isinstance(index, int):
-        return index  # none, or a name already, which a transform may give
+        return index  # none, or a name from a transform
     if index >= len(names):
         raise InputError(f"{where} has the class {index}; expected less than {len(names)}: {listing(names, 5)}")
     return names[index] if index >= 0 else None
@@ -61,7 +61,7 @@ def _class_name(value: Any, where: str, names: Sequence[str]) -> Any:
 def encode(
     rows: Sequence[Row], labels: Sequence[str], task: str = "classification", encoded: bool = False
 ) -> np.ndarray:
-    """Labels of all rows as a model of these classes reads them."""
+    """Encode the labels of all rows for a model with these classes."""
     values, where = [row.label for row in rows], [row.where for row in rows]
     if task == "tokens":
         return word_tags([row.input for row in rows], values, labels, where, encoded)
@@ -74,67 +74,67 @@ def encode(
 
 
 def _number(row: Row) -> float:
-    """The label of a row as a number; texts are read as decimals."""
-    value, found = plain(row.label), math.nan
+    """Label of a row as a number; texts are read as decimals."""
+    value, number = plain(row.label), math.nan
     with suppress(TypeError, ValueError, OverflowError):
-        found = math.nan if isinstance(value, bool) else float(value)
-    if not math.isfinite(found):
-        raise InputError(f"label {cut(value)} at {row.where} is no finite number; expected one: the model scores")
-    return found
+        number = math.nan if isinstance(value, bool) else float(value)
+    if not math.isfinite(number):
+        raise InputError(f"label {cut(value)} at {row.where} is not a finite number; this is a regression model")
+    return number
 
 
 def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> list[Any]:
-    """Labels, with class names as texts and class indices as integers; others unchanged.
+    """Labels with class names as texts and class indices as integers; others unchanged.
 
     Texts are names or, if none is a name and all are whole numbers ("2", "2.0"), numbers. A text that differs from one
-    name in case, spaces or Unicode form alone is that name, with a warning. Numbers are indices, or names where classes
-    are called by numbers and every number is a name but not an index.
+    name only in case, spaces or Unicode form is that name, with a warning. Numbers are indices, or names if classes
+    have numeric names and every number is a name but not an index.
 
     >>> stars = ["1", "2", "3"]
     >>> meant([0, 2], stars, ["row 1", "row 2"]), meant([1, 3], stars, ["row 1", "row 2"])
     ([0, 2], ['1', '3'])
     """
     names = {name: index for index, name in enumerate(labels)}
-    found = _respelled([_integer(plain(value), names) for value in values], labels, where)
-    texts = {value for value in found if isinstance(value, str)}
+    resolved = _respelled([_integer(plain(value), names) for value in values], labels, where)
+    texts = {value for value in resolved if isinstance(value, str)}
     if not texts & set(names) and all(re.fullmatch(r"-?[0-9]{1,9}(\.0)?", text) for text in texts):
-        found = [int(float(value)) if isinstance(value, str) else value for value in found]
-    numbers = dict.fromkeys(value for value in found if type(value) is int)
+        resolved = [int(float(value)) if isinstance(value, str) else value for value in resolved]
+    numbers = dict.fromkeys(value for value in resolved if type(value) is int)
     named = [number for number in numbers if str(number) in names]
     other = next((number for number in named if names[str(number)] != number), None)
     if other is None or len(named) < len(numbers):
-        return found
+        return resolved
     if all(0 <= number < len(labels) for number in numbers):
-        both = f"label {other} at {where[found.index(other)]} is the name of one class and the index of another"
+        both = f"label {other} at {where[resolved.index(other)]} is the name of one class and the index of another"
         raise InputError(f"{both}; expected names as texts: {str(other)!r}, or {labels[other]!r}")
-    return [str(value) if type(value) is int else value for value in found]
+    return [str(value) if type(value) is int else value for value in resolved]
 
 
 def _integer(value: Any, names: Mapping[str, int] | Sequence[str] = ()) -> Any:
-    """A whole number as an ``int``, unless it is the name of a class as it stands."""
+    """A whole number as an ``int``, unless its spelling is a class name."""
     return int(value) if isinstance(value, float) and value.is_integer() and str(value) not in names else value
 
 
 def _folded(text: str) -> str:
-    """A text without what spelling varies in: case, spaces around it or doubled, and Unicode form."""
+    """Normalise the spelling of a text: case, surrounding or double spaces, and Unicode form."""
     return " ".join(normalize("NFD", normalize("NFD", text).casefold()).split())
 
 
 def _by_form(labels: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    forms: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
-        found.setdefault(_folded(label), []).append(label)
-    return found
+        forms.setdefault(_folded(label), []).append(label)
+    return forms
 
 
 def _respelled(values: list[Any], labels: Sequence[str], where: Sequence[str]) -> list[Any]:
-    """Values, with texts that are one class name in another spelling replaced by that name."""
+    """Replace texts that spell one class name differently by that name."""
     names = _by_form(labels)
-    places: dict[str, str] = {}  # the first of each text
+    places: dict[str, str] = {}  # first place of each text
     for value, place in zip(values, where, strict=True):
         if isinstance(value, str) and value not in labels:
             places.setdefault(value, place)
-    spelled = {text: found[0] for text in places if len(found := names.get(_folded(text), [])) == 1}
+    spelled = {text: candidates[0] for text in places if len(candidates := names.get(_folded(text), [])) == 1}
     if spelled:
         pairs = (f"{' as '.join(_written(text, [name]))} ({places[text]})" for text, name in spelled.items())
         log.warning("labels that differ from a class name in spelling alone are read as that class: %s", listing(pairs))
@@ -142,18 +142,18 @@ def _respelled(values: list[Any], labels: Sequence[str], where: Sequence[str]) -
 
 
 def _written(text: str, names: Sequence[str]) -> list[str]:
-    """A text and names in quotes; escaped where they differ in Unicode form alone."""
+    """A text and names in quotes; escaped if they differ only in Unicode form."""
     alike = any(text != name and normalize("NFC", text) == normalize("NFC", name) for name in names)
     return [ascii(each) if alike else literal(each) for each in (text, *names)]
 
 
 def spaced(name: Any) -> Any:
-    """A name for messages: in quotes if it has spaces around it, so that these are seen."""
+    """A name for messages; quotes make surrounding spaces visible."""
     return repr(name) if isinstance(name, str) and name != name.strip() else name
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of one label: a whole number is the index itself, anything else the name of a class."""
+    """Class index of one label: whole numbers are indices, other values class names."""
     label = _integer(plain(label), labels)
     if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < len(labels):
@@ -163,7 +163,7 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     listed = isinstance(label, list | tuple)
     parts = [str(part) for part in label] if listed else str(label).split(SEPARATOR)
     row = listed and len(parts) == len(labels) and set(parts) <= {"0", "1"}
-    remedy = "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
+    remedy = "remove such rows, or give them as OOD data (ood=…, --ood)"
     if row or (len(parts) > 1 and set(parts) <= set(labels)):
         remedy = 'for any number of labels set "problem_type": "multi_label_classification" in config.json, and fuse'
     raise _unknown_label(label, labels, where, remedy)
@@ -183,19 +183,19 @@ def _unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, k
 
 
 def _label_sets(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
-    """Which labels each row has, [N, C] bool."""
+    """Multi-label targets [N, C] bool."""
     values = [_parts(row, labels) for row in rows]
     if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):
         return np.array(values, np.float64).astype(bool)
     where = [row.where for row, value in zip(rows, values, strict=True) for _ in value]
     entries = iter(meant([entry for value in values for entry in value], labels, where))
-    found = np.zeros((len(rows), len(labels)), bool)
+    targets = np.zeros((len(rows), len(labels)), bool)
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
         indices = [label_index(entry, labels, row.where) for entry in islice(entries, len(value))]
         if len(set(indices)) < len(indices):
             raise InputError(f"labels {cut(row.label)} at {row.where} name a label twice; expected each once")
-        found[place, indices] = True
-    return found
+        targets[place, indices] = True
+    return targets
 
 
 def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
@@ -214,7 +214,7 @@ def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
 
 
 def _is_line(row: Row, value: list[Any], count: int) -> bool:
-    """Whether a row may be one of a matrix: as many numbers as there are labels, each 0 or 1, in an order."""
+    """Return True for a row of a label matrix: an ordered 0 or 1 for each label."""
     ordered = len(value) == count and not isinstance(row.label, set | frozenset)
     return ordered and all(isinstance(entry, bool | int | float) and entry in (0, 1) for entry in value)
 
@@ -222,39 +222,39 @@ def _is_line(row: Row, value: list[Any], count: int) -> bool:
 def word_tags(
     inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str], encoded: bool = False
 ) -> np.ndarray:
-    """Tags of N texts as class indices, [N, W] int64, W the longest; :data:`IGNORED` behind the others."""
-    listed = [_listed(item, given, place) for item, given, place in zip(inputs, tags, where, strict=True)]
+    """Tags of N texts as class indices, [N, W] int64, padded to the longest with :data:`IGNORED`."""
+    listed = [_listed(item, own, place) for item, own, place in zip(inputs, tags, where, strict=True)]
     lengths = [len(row) for row in listed]
-    longest, most = max(lengths), max(2**25, 64 * sum(lengths))  # each text has room for as many as the longest
+    longest, most = max(lengths), max(2**25, 64 * sum(lengths))  # every text is padded to the longest
     if len(lengths) * longest > most:
         first = where[lengths.index(longest)]
-        raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: cut it up")
+        raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: split it")
     flat = [tag for row in listed for tag in row]
     if not encoded:
         flat = meant(flat, labels, [place for row, place in zip(listed, where, strict=True) for _ in row])
     entries, names = iter(flat), {name: index for index, name in enumerate(labels)}
-    found = np.full((len(listed), longest), IGNORED, np.int64)
+    indices = np.full((len(listed), longest), IGNORED, np.int64)
     for index, (row, place) in enumerate(zip(listed, where, strict=True)):
-        found[index, : len(row)] = [_tag_index(tag, names, labels, place) for tag in islice(entries, len(row))]
-    if not (found != IGNORED).any():
-        raise InputError("no word has a tag; expected some that are not -100")
-    return found
+        indices[index, : len(row)] = [_tag_index(tag, names, labels, place) for tag in islice(entries, len(row))]
+    if not (indices != IGNORED).any():
+        raise InputError("no word has a tag; expected at least one other than -100")
+    return indices
 
 
 def _listed(item: Any, tags: Any, where: str) -> list[Any]:
-    """The tags of one input, as many as its words; ``None`` for none."""
-    found = plain(tags)
-    if not isinstance(found, list | tuple):
+    """Tags of one input, one for each word; ``None`` for an untagged word."""
+    listed = plain(tags)
+    if not isinstance(listed, list | tuple):
         raise InputError(f"{where} has the label {cut(tags)}; expected a list with a tag for each word")
     if not isinstance(item, Mapping) and not is_words(item):
         raise InputError(f"{where} has tags, and {cut(item)} for an input; expected a list of words (a column tokens)")
-    if len(found) != (count := units(item)):
-        raise InputError(f"{where} has {len(found)} tags for {count} words; expected one for each word or token")
-    return [None if str(tag).removesuffix(".0") == str(IGNORED) else tag for tag in map(plain, found)]
+    if len(listed) != (count := units(item)):
+        raise InputError(f"{where} has {len(listed)} tags for {count} words; expected one for each word or token")
+    return [None if str(tag).removesuffix(".0") == str(IGNORED) else tag for tag in map(plain, listed)]
 
 
 def units(item: Any) -> int:
-    """Words of a text, or tokens of a ready one."""
+    """Number of words of a text, or of tokens in ready tensors."""
     return len(np.asarray(next(iter(item.values())))) if isinstance(item, Mapping) else len(item)
 
 
@@ -268,32 +268,32 @@ def _tag_index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where:
 
 
 def are_tags(labels: Any) -> bool:
-    """Whether labels are those of words or tokens, [B, W] whole numbers; those of several labels are [B, C] bool."""
+    """Return True for tags of words or tokens, [B, W] whole numbers; multi-label targets are [B, C] bool."""
     return labels.ndim == 2 and "bool" not in str(labels.dtype)
 
 
 def word_starts(items: Sequence[Any], tokens: int) -> np.ndarray:
-    """Which word begins at each token of a batch of prepared inputs, [B, T] int64; elsewhere :data:`NO_WORD`."""
-    found = np.full((len(items), tokens), NO_WORD, np.int64)
+    """Index of the word that begins at each token of a batch, [B, T] int64; elsewhere :data:`NO_WORD`."""
+    starts = np.full((len(items), tokens), NO_WORD, np.int64)
     for row, item in enumerate(items):
         if isinstance(item, EncodedWords):
             words, places = np.unique(item.words, return_index=True)
-            found[row, places[words != NO_WORD]] = words[words != NO_WORD]
+            starts[row, places[words != NO_WORD]] = words[words != NO_WORD]
         else:
             real = np.flatnonzero(item.arrays["attention_mask"])
-            found[row, real] = real
-    return found
+            starts[row, real] = real
+    return starts
 
 
 def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Labels of tokens [B, T] from the words that begin there [B, T] and the labels of words [B, W]."""
     inside = (starts != NO_WORD) & (starts < labels.shape[1])
-    found = np.take_along_axis(labels, np.where(inside, starts, 0), axis=1)
-    return np.where(inside, found, IGNORED)
+    tags = np.take_along_axis(labels, np.where(inside, starts, 0), axis=1)
+    return np.where(inside, tags, IGNORED)
 
 
 def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Labels of a batch as its loss reads them: tags of words [B, W] as those of tokens [B, T], others as they are."""
+    """Labels of a batch for its loss: word tags [B, W] become token tags [B, T]; others are unchanged."""
     if not are_tags(labels):
         return labels
     return token_labels(word_starts(items, tensors["input_ids"].shape[1]), labels)
@@ -308,5 +308,5 @@ def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Outputs [B, T, …] of a model that tags tokens where ``tokens`` [B, T] is true, [n, …]."""
+    """Token outputs [B, T, …] where ``tokens`` [B, T] is true, [n, …]."""
     return {name: (array.swapaxes(1, 2) if array.ndim == 4 else array)[tokens] for name, array in outputs.items()}

@@ -24,11 +24,11 @@ class Processor(Protocol):
         """Make one batch of tensors from prepared inputs."""
 
     def describe(self) -> dict[str, Any]:
-        """What another runtime needs to know to prepare the same tensors."""
+        """Preprocessing settings, for other runtimes that prepare the same tensors."""
 
 
 def load_processor(folder: Path, spec: InputSpec) -> Processor:
-    """The processor stored in ``folder``, for a model of this spec."""
+    """Load the processor stored in ``folder`` for a model with this spec."""
     from .audio import SoundProcessor, SpectrogramProcessor
     from .images import ImageProcessor
     from .text import TextProcessor, WordProcessor
@@ -41,22 +41,22 @@ def load_processor(folder: Path, spec: InputSpec) -> Processor:
 
 
 def from_transformers(processor: Any, spec: InputSpec) -> Processor:
-    """The same processing as a transformers tokenizer or image processor, through its saved files."""
+    """Convert a transformers tokenizer or image processor, through its saved files."""
     with tempfile.TemporaryDirectory() as folder:
         save_processor(processor, Path(folder))
         return load_processor(Path(folder), spec)
 
 
 def save_processor(processor: Any, folder: Path) -> None:
-    """Write a processor's files of transformers into ``folder``."""
+    """Save a transformers processor into ``folder``."""
     if not hasattr(processor, "save_pretrained"):
         kind = type(processor).__name__
         raise InputError(f"processor is a {kind}; expected a transformers tokenizer or image processor")
-    part = getattr(processor, "image_processor", None) or getattr(processor, "feature_extractor", None)  # of CLIP's
+    part = getattr(processor, "image_processor", None) or getattr(processor, "feature_extractor", None)  # as in CLIP's
     (part or processor).save_pretrained(str(folder))
     from .text import INPUT_NAMES, TYPES
 
     names, file = getattr(processor, "model_input_names", None), folder / "tokenizer_config.json"
-    if file.is_file() and names and TYPES not in names:  # what the class says stands in no file
+    if file.is_file() and names and TYPES not in names:  # transformers does not save the class's own names
         config = json.loads(file.read_bytes())
         file.write_bytes((json.dumps({**config, INPUT_NAMES: list(names)}, indent=2, sort_keys=True) + "\n").encode())

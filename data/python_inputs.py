@@ -36,16 +36,16 @@ TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
 
 
 def given_inputs(
-    given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
+    inputs: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
 ) -> Iterable[Any]:
     """Raw inputs, one by one and in order."""
     columns = DataOptions(text_column or "text", text_pair=text_pair_column)
     keys = input_keys(columns, modality) if text_column is None else (text_column,)
-    given = column_rows(only_split(given), keys)
-    if is_table(given):
-        names = _input_columns(given, columns, keys, only=text_column is None)
-        return (_cells(cells, columns, keys) for cells in _table_cells(given, names))
-    items = [given] if is_record(given, keys) else ordered(given, modality)
+    inputs = column_rows(only_split(inputs), keys)
+    if is_table(inputs):
+        names = _input_columns(inputs, columns, keys, only=text_column is None)
+        return (_cells(cells, columns, keys) for cells in _table_cells(inputs, names))
+    items = [inputs] if is_record(inputs, keys) else ordered(inputs, modality)
     if text_column is None and text_pair_column is None:
         return (as_input(item, columns, keys) for item in items)
     wanted = f"expected a dict with the key {columns.text_pair or columns.text!r}"
@@ -55,26 +55,26 @@ def given_inputs(
     )
 
 
-def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
+def ordered(inputs: Any, modality: Modality | None) -> Iterable[Any]:
     """Inputs of an object that is not a table, each unchanged."""
-    given = unformatted(given)
-    if modality is None and is_pair(given):
-        raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
-    file = isinstance(given, str | Path) or (isinstance(given, bytes | bytearray) and modality in ("image", AUDIO))
-    sound = modality == AUDIO and isinstance(given, list | tuple) and isinstance(next(iter(given), None), float)
-    if file or sound or hasattr(given, "convert") or (modality == "text" and is_pair(given)):  # PIL images convert
-        return [given]
-    if is_tensor(given):
-        given = image_array(given)
-    if isinstance(given, np.ndarray):
-        return _array_inputs(given, modality)
-    listed = isinstance(given, Iterable) or (hasattr(given, "__getitem__") and hasattr(given, "__len__"))
-    tabular = hasattr(given, "columns") or hasattr(given, "collect_schema")  # of an unknown kind, or not computed yet
-    if tabular or not listed or isinstance(given, Mapping | bytes | bytearray | set | frozenset):
-        raise InputError(f"inputs is a {kind_of(given)}; {EXPECTED}")
-    if not isinstance(given, Iterable):
-        return (given[index] for index in range(len(given)))  # a data set of torch
-    return given.to_pylist() if hasattr(given, "to_pylist") else given  # a column of pyarrow holds its own scalars
+    inputs = unformatted(inputs)
+    if modality is None and is_pair(inputs):
+        raise InputError("inputs is a tuple of two strings: one pair or two inputs? Expected a list")
+    file = isinstance(inputs, str | Path) or (isinstance(inputs, bytes | bytearray) and modality in ("image", AUDIO))
+    sound = modality == AUDIO and isinstance(inputs, list | tuple) and isinstance(next(iter(inputs), None), float)
+    if file or sound or hasattr(inputs, "convert") or (modality == "text" and is_pair(inputs)):  # PIL images convert
+        return [inputs]
+    if is_tensor(inputs):
+        inputs = image_array(inputs)
+    if isinstance(inputs, np.ndarray):
+        return _array_inputs(inputs, modality)
+    listed = isinstance(inputs, Iterable) or (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"))
+    tabular = hasattr(inputs, "columns") or hasattr(inputs, "collect_schema")  # unknown or lazy tables
+    if tabular or not listed or isinstance(inputs, Mapping | bytes | bytearray | set | frozenset):
+        raise InputError(f"inputs is a {kind_of(inputs)}; {EXPECTED}")
+    if not isinstance(inputs, Iterable):
+        return (inputs[index] for index in range(len(inputs)))  # a data set of torch
+    return inputs.to_pylist() if hasattr(inputs, "to_pylist") else inputs  # pyarrow's own elements are scalars
 
 
 def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
@@ -92,7 +92,7 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
 
 
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
-    """The images of an array [N, …], if it cannot be taken for one image."""
+    """Images of an array [N, …]; an array that may be one image raises an error."""
     if array.ndim < 3 or (array.ndim == 3 and (array.shape[2] in (1, 3, 4) or array.shape[0] == 3)):
         wrong = f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several?"
         raise InputError(f"{wrong} Expected [N, H, W, 3], [H, W, 3], or a list of grey images [H, W]")
@@ -100,38 +100,38 @@ def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
 
 
 def table_rows(table: Any, columns: DataOptions, source: str = "", features: Any = None) -> Iterator[Row]:
-    """Rows of a table in memory; their label is ``None`` where there is no such column."""
+    """Rows of a table in memory; labels are ``None`` without a label column."""
     names, keys = column_names(table), input_keys(columns)
     inputs = _input_columns(table, columns, keys)
     columns = replace(columns, label=tags_column(columns, names)) if inputs == [WORDS] else columns
-    named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
+    named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # for a ClassLabel
     labels = [_column(table, columns.label)] if columns.label in names else []
     place = f"{source}, row" if source else "row"
-    for number, found in enumerate(_table_cells(table, [*inputs, *labels]), start=1):
-        label, where = found[len(inputs)] if labels else None, f"{place} {number}"
+    for number, cells in enumerate(_table_cells(table, [*inputs, *labels]), start=1):
+        label, where = cells[len(inputs)] if labels else None, f"{place} {number}"
         label = named(label, where) if named and label is not None else label
-        yield Row(_cells(found[: len(inputs)], columns, keys), label, where, () if labels else tuple(names))
+        yield Row(_cells(cells[: len(inputs)], columns, keys), label, where, () if labels else tuple(names))
 
 
 def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
-    """Rows of a list or stream: dicts, pairs of an input and a whole number as its label, or inputs alone."""
+    """Rows of a list or stream: dicts, pairs of an input and its numeric label, or inputs alone."""
     keys = input_keys(columns)
     for number, item in enumerate(items, start=1):
         if is_table(item):
             raise InputError(f"example {number} is a table, {kind_of(item)}; expected the data in one table, or dicts")
-        found, label, names = item, None, ()
-        if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # no second text
-            found, label = item
+        value, label, names = item, None, ()
+        if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # not a pair of texts
+            value, label = item
         elif isinstance(item, Mapping):
-            known = columns_of_words(columns, item)
-            label, names = item.get(known.label), () if known.label in item else tuple(item)
-            if not is_record(item, [*keys, known.text]):
-                found = {name: item[name] for name in TENSORS if name in item} or item
-        yield Row(as_input(found, columns, keys), label, f"example {number}", names)
+            read = columns_of_words(columns, item)
+            label, names = item.get(read.label), () if read.label in item else tuple(item)
+            if not is_record(item, [*keys, read.text]):
+                value = {name: item[name] for name in TENSORS if name in item} or item
+        yield Row(as_input(value, columns, keys), label, f"example {number}", names)
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
-    """The columns to read by a first record: its text, else its sound, or its words and tags."""
+    """Choose the columns by the first record: text, else sound, or words and tags."""
     usual = columns.text == DataOptions.text and columns.text not in record
     if usual and AUDIO in record and columns.text_pair is None:
         return replace(columns, text=AUDIO)
@@ -142,13 +142,13 @@ def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOpt
 
 
 def tags_column(columns: DataOptions, names: Sequence[Any]) -> str:
-    """The column of tags beside one of words: the chosen one, or a usual name."""
+    """Name of the column of word tags: the chosen label column, or a usual name."""
     usual = TAGS if columns.label == DataOptions.label else ()
     return next((name for name in (columns.label, *usual) if name in names), columns.label)
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a table of pandas, polars, pyarrow or datasets."""
+    """Return True for a table of pandas, polars, pyarrow or datasets."""
     return any(kind in TABLES or kind in DATASETS for kind in kinds(value))
 
 
@@ -156,11 +156,11 @@ def column_names(table: Any) -> list[Any]:
     """Names of the columns of a table, in order."""
     if not hasattr(table, "column_names"):
         return list(table.columns)
-    return list(table.column_names or next(iter(table), {}))  # none where a stream of records does not declare them
+    return list(table.column_names or next(iter(table), {}))  # some streams do not declare them
 
 
 def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, only: bool = False) -> list[Any]:
-    """Columns that hold the inputs, two of pairs; ``only``: the only column counts whatever its name."""
+    """Columns that hold the inputs, two for pairs; ``only`` accepts a single column of any name."""
     names = column_names(table)
     name = next((key for key in keys if key in names), names[0] if only and len(names) == 1 else None)
     if name is None:
@@ -181,7 +181,7 @@ def _cells(cells: Sequence[Any], columns: DataOptions, keys: Sequence[str]) -> A
 
 
 def _table_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
-    """The values of some columns, row by row; a missing value is ``None``."""
+    """The values of some columns, row by row; missing values are ``None``."""
     for kind in kinds(table):
         if kind in TABLES:
             return zip(*(TABLES[kind](table, name) for name in names), strict=True)
@@ -192,7 +192,7 @@ def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     table = unformatted(table)
     for record in table if _is_transformed(table) else table.select_columns(names):
         if absent := [name for name in names if name not in record]:
-            raise InputError(f"the data set's own transform gives {listing(record)}; expected {absent[0]!r}, too")
+            raise InputError(f"the data set's own transform returns {listing(record)}; expected {absent[0]!r}, too")
         yield tuple(record[name] for name in names)
 
 
@@ -215,12 +215,12 @@ def _is_transformed(table: Any) -> bool:
 
 
 def unformatted(value: Any) -> Any:
-    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'."""
+    """A table or column of ``datasets`` that returns Python values, whatever its format."""
     if _is_column(value):
         source, name = unformatted(value.source), value.column_name
-        if isinstance(source, list):  # a column within one of a transformed table
+        if isinstance(source, list):  # a nested column of a transformed table
             return [entry[name] for entry in source]
-        if _is_transformed(source):  # older versions of datasets give it this column alone
+        if _is_transformed(source):  # older versions of datasets pass only this column
             return [entry for (entry,) in _dataset_cells(source, [name])]
         return source[name]
     if DATASETS.isdisjoint(kinds(value)) or _is_transformed(value):
@@ -229,7 +229,7 @@ def unformatted(value: Any) -> Any:
 
 
 def feature_of(column: Any) -> Any:
-    """The type of a column of ``datasets``, with the names of its classes; ``None`` for anything else."""
+    """Type of a column of ``datasets``, with its class names; ``None`` for other values."""
     if not _is_column(column):
         return None
     source = column.source
@@ -237,11 +237,11 @@ def feature_of(column: Any) -> Any:
     return features.get(column.column_name) if isinstance(features, Mapping) else None
 
 
-def only_split(given: Any) -> Any:
-    """The table of a data set that has one split; anything else as it is."""
-    if SPLITS.isdisjoint(kinds(given)):
-        return given
-    if len(given) != 1:
-        first = next(iter(given), "test")
-        raise InputError(f"the data set has the splits {listing(given)}; expected one of them, as data[{first!r}]")
-    return next(iter(given.values()))
+def only_split(inputs: Any) -> Any:
+    """The table of a data set with one split; other values are unchanged."""
+    if SPLITS.isdisjoint(kinds(inputs)):
+        return inputs
+    if len(inputs) != 1:
+        first = next(iter(inputs), "test")
+        raise InputError(f"the data set has the splits {listing(inputs)}; expected one of them, as data[{first!r}]")
+    return next(iter(inputs.values()))

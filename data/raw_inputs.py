@@ -1,4 +1,4 @@
-"""Raw inputs (texts, pairs, words, images, sounds, ready tensors) and the dicts and tensors of torch that hold them."""
+"""Raw inputs (texts, pairs, words, images, sounds, ready tensors) and the dicts and torch tensors that hold them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from ..errors import InputError, cut, listing
 from .data_options import DataOptions
 
-# Names of ready tensors, as of the graphs' inputs.
+# Names of ready tensors, equal to the graphs' input names.
 TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
 
-PAIR = "text_pair"  # the key of a second text, as in the dicts that pipelines of transformers take
-WORDS = "tokens"  # the key of a text as a list of words, for models that tag tokens
-AUDIO = "audio"  # the key of a sound, as in data sets of the hub
+PAIR = "text_pair"  # key of a second text, as in transformers pipelines
+WORDS = "tokens"  # key of a text as a list of words, for token classification
+AUDIO = "audio"  # key of a sound, as in data sets of the hub
 KEYS = ("text", "image", AUDIO, WORDS)  # keys and columns of inputs, the first present one counts
 SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
 
 
 @dataclass(frozen=True)
 class Sound:
-    """Samples [samples] of one channel, and their rate."""
+    """Samples [samples] of one channel, and their rate in Hz."""
 
     samples: Any
     rate: int
@@ -32,14 +32,14 @@ class Sound:
 
 @dataclass(frozen=True)
 class Unusable:
-    """Stands for an input that could not be read; its processor refuses it, for a reason that completes "input 3 …"."""
+    """An unreadable input; its processor raises an error with the reason, which completes "input 3 …"."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """One example: input, label if any, place for messages, and the columns of a table without labels."""
+    """One example: input, label if any, location for messages, and column names of a table without labels."""
 
     input: Any
     label: Any | None
@@ -48,46 +48,46 @@ class Row:
 
 
 def is_pair(item: Any) -> bool:
-    """Whether an input is a pair of texts: a tuple of two strings."""
+    """Return True for a pair of texts: a tuple of two strings."""
     return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
 
 
 def is_words(item: Any) -> bool:
-    """Whether an input is a text as its words: a list or a flat array of strings; a tuple of two is a pair of texts."""
+    """Return True for a text as words: a list or flat array of strings; a tuple of two is a pair of texts."""
     if isinstance(item, np.ndarray):
         return item.ndim == 1 and is_words(item.tolist())
     return isinstance(item, list | tuple) and not is_pair(item) and all(isinstance(word, str) for word in item)
 
 
 def kinds(value: Any) -> list[tuple[str, str]]:
-    """Library and name of a value's class and its bases, by which libraries are recognised without their import."""
+    """Library and name of a value's class and bases; they identify libraries without an import."""
     return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__]
 
 
 def kind_of(value: Any) -> str:
-    """The name of a value's type, with the library that it comes from."""
+    """Name of a value's type, with its library."""
     library, name = kinds(value)[0]
     return name if library == "builtins" else f"{library}.{name}"
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of torch."""
+    """Return True for a torch tensor."""
     return ("torch", "Tensor") in kinds(value)
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
+    """Convert a value to an array; torch tensors may be on any device, and bfloat16 becomes float32."""
     if is_tensor(value):
         plain = value.detach().cpu()
         return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
+        raise InputError("lists have unequal lengths; expected arrays: pad the inputs to one length") from error
 
 
 def image_array(value: Any) -> np.ndarray:
-    """Images of a tensor, [C, H, W] or [N, C, H, W] uint8 as torch has them, with their channels last."""
+    """Convert image tensors, [C, H, W] or [N, C, H, W] uint8, to channels-last arrays; others keep their axes."""
     array = as_array(value)
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
         return array
@@ -95,63 +95,63 @@ def image_array(value: Any) -> np.ndarray:
 
 
 def input_keys(columns: DataOptions, modality: str | None = None) -> tuple[str, ...]:
-    """Names by which the input of a row is known, the first that is there; one that was asked for alone."""
+    """Names of a row's input, in order of preference; only the chosen column if one is set."""
     if columns.text_pair is not None or columns.text != DataOptions.text:
         return (columns.text,)
     return KEYS if modality is None else (modality, WORDS)
 
 
 def is_record(value: Any, keys: Sequence[str] = KEYS) -> bool:
-    """Whether a value is one row as a dict, and not a dict of ready tensors."""
+    """Return True for one row as a dict, False for a dict of ready tensors."""
     if not isinstance(value, Mapping) or set(value) & set(TENSORS):
         return False
     return bool(set(value) & set(keys)) or not all(hasattr(each, "shape") for each in value.values())
 
 
-def are_tensors(given: Any) -> bool:
-    """Whether a caller gave a dict of ready tensors, or meant to."""
-    return isinstance(given, Mapping) and not is_record(given) and SPLITS.isdisjoint(kinds(given))
+def are_tensors(inputs: Any) -> bool:
+    """Return True for a dict of ready tensors, even with wrong names."""
+    return isinstance(inputs, Mapping) and not is_record(inputs) and SPLITS.isdisjoint(kinds(inputs))
 
 
-def column_rows(given: Any, keys: Sequence[str]) -> Any:
-    """Rows of a dict of columns, such as a slice of a ``datasets`` data set; anything else unchanged."""
-    if not isinstance(given, Mapping) or set(given) & set(TENSORS):
-        return given
-    name = next((key for key in (*keys, WORDS) if key in given), None)
-    column = given.get(name)
+def column_rows(inputs: Any, keys: Sequence[str]) -> Any:
+    """Split a dict of columns, such as a ``datasets`` slice, into rows; other values are unchanged."""
+    if not isinstance(inputs, Mapping) or set(inputs) & set(TENSORS):
+        return inputs
+    name = next((key for key in (*keys, WORDS) if key in inputs), None)
+    column = inputs.get(name)
     if isinstance(column, np.ndarray) and column.dtype.kind in "UO":
         column = list(column)
     if not isinstance(column, list) or (name == AUDIO and any(isinstance(each, int | float) for each in column[:1])):
-        return given
+        return inputs
     if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):
-        return given
-    lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in given.items()}
+        return inputs
+    lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in inputs.items()}
     if len(set(lengths.values())) > 1:
-        raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected one entry a row in each")
-    return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
+        raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected equal lengths")
+    return [dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True)]
 
 
 def stored_file(value: Any) -> Any:
-    """Bytes, path or :class:`Sound` of a data set's file, :class:`Unusable` for an address; other values unchanged."""
+    """Bytes, path or :class:`Sound` of a data set's file, :class:`Unusable` for a URL; other values unchanged."""
     if isinstance(value, Mapping) and "sampling_rate" in value:
         samples = next((value[name] for name in ("array", "raw") if name in value), None)
         return value if samples is None else Sound(samples, value["sampling_rate"])
     if not isinstance(value, Mapping) or not value or not set(value) <= {"bytes", "path"}:
         return value
-    found = value.get("bytes") or value.get("path")
-    if found is None:
+    content = value.get("bytes") or value.get("path")
+    if content is None:
         return Unusable(f"is a file of {cut(dict(value))}; expected its bytes or its path")
-    if isinstance(found, str) and "://" in found:
-        return Unusable(f"is a file at the address {cut(found)}, which is not fetched; load it, and give its path")
-    return Path(found) if isinstance(found, str) else found
+    if isinstance(content, str) and "://" in content:
+        return Unusable(f"is a file at the URL {cut(content)}; download it, and give its path")
+    return Path(content) if isinstance(content, str) else content
 
 
 def as_input(item: Any, columns: DataOptions, keys: Sequence[str]) -> Any:
-    """One element of what a caller gave, as an input: a row by its keys, tensors of torch as arrays."""
+    """Convert one element to an input: rows by their keys, torch tensors to arrays."""
     if not is_record(item, keys):
         return image_array(item) if is_tensor(item) else item
-    if (found := stored_file(item)) is not item:
-        return found
+    if (content := stored_file(item)) is not item:
+        return content
     name = next((key for key in keys if key in item), None)
     pair = columns.text_pair or (PAIR if PAIR in item else None)
     if name is None or (pair is not None and pair not in item):

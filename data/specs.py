@@ -1,4 +1,4 @@
-"""Strict decoding of typed JSON by msgspec, with errors that name file and field; and the inputs that a model reads."""
+"""Strict JSON decoding by msgspec, with errors that name file and field; and the description of a model's inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Modality = Literal["text", "image", "audio"]
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON object of known fields; missing, unknown and mistyped ones are refused on decoding."""
+    """A JSON object with fixed fields; decoding rejects missing, unknown and mistyped ones."""
 
 
 def decode(content: bytes | str, kind: type[T], file: Path | str, raises: type[HydrantError] = BundleError) -> T:
@@ -26,7 +26,7 @@ def decode(content: bytes | str, kind: type[T], file: Path | str, raises: type[H
 
 
 def convert(value: Any, kind: type[T], file: Path | str, raises: type[HydrantError] = BundleError) -> T:
-    """The same for JSON that is decoded already."""
+    """Convert decoded JSON to ``kind``; errors are of type ``raises``."""
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -39,7 +39,7 @@ def encode(value: Any) -> bytes:
 
 
 def processor_settings(folder: Path, kind: type[T], name: str = "preprocessor_config.json") -> T:
-    """Settings that transformers stored of a tokenizer, image processor or feature extractor."""
+    """Read the settings that transformers saved for a tokenizer, image processor or feature extractor."""
     file = folder / name
     try:
         return decode(file.read_bytes(), kind, file, InputError)
@@ -54,7 +54,7 @@ class InputSpec(Protocol):
 
     @property
     def modality(self) -> Modality:
-        """What the model reads."""
+        """Kind of the inputs."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class InputSpec(Protocol):
 
     @property
     def every_token(self) -> bool:
-        """Whether it answers for each token, so that texts are read word by word."""
+        """True for token classification, which reads texts word by word."""
 
     @property
     def vocabulary(self) -> int:
@@ -70,7 +70,7 @@ class InputSpec(Protocol):
 
     @property
     def token_types(self) -> int:
-        """Number of token types; 0 for a model without."""
+        """Number of token types; 0 if the model has none."""
 
     @property
     def padding_token(self) -> int:
@@ -86,7 +86,7 @@ class InputSpec(Protocol):
 
     @property
     def spectrogram(self) -> tuple[int, ...]:
-        """Shape of the spectrograms of a model that reads such sounds; empty for other models."""
+        """Shape of the input spectrograms; empty for other models."""
 
     @property
     def channels(self) -> int:

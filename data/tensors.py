@@ -1,4 +1,4 @@
-"""Prepared inputs; and tensors that a user made, checked before a backend sees them, in place of raw inputs."""
+"""Prepared inputs; and ready tensors from the user, checked before a backend reads them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .specs import InputSpec
 
 @dataclass(frozen=True)
 class EncodedTensors:
-    """One input: its tensors without the batch axis, and without padding at the end."""
+    """One input: its tensors without batch axis and padding."""
 
     arrays: dict[str, np.ndarray]
     truncated: bool = False
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, or of samples; 1 for an image or a spectrogram."""
+        """Number of tokens or samples; 1 for an image or a spectrogram."""
         counted = self.arrays.get("attention_mask", self.arrays.get("input_values"))
         return 1 if counted is None or counted.ndim > 1 else len(counted)
 
 
 def stacked(items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
-    """A batch of inputs whose tensors have one shape."""
+    """Stack inputs whose tensors have equal shapes."""
     return {name: np.stack([item.arrays[name] for item in items]) for name in items[0].arrays}
 
 
 class TensorProcessor:
-    """Takes inputs that are ready tensors, for a model whose preprocessing is the user's own."""
+    """Checks and pads ready tensors, for models with preprocessing of the user's own."""
 
     def __init__(self, spec: InputSpec) -> None:
         self._spec = spec
@@ -43,17 +43,17 @@ class TensorProcessor:
         return [self._checked(item, index) for index, item in enumerate(items, start=first)]
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
-        """Pad inputs to the longest of them and stack them."""
+        """Pad inputs to the longest one and stack them."""
         longest = max(item.tokens for item in items)
         return {name: np.stack([self._padded(name, item, longest) for item in items]) for name in items[0].arrays}
 
     def describe(self) -> dict[str, Any]:
-        """Nothing: another runtime gets ready tensors, too."""
+        """Empty: other runtimes receive ready tensors, too."""
         return {}
 
     def _checked(self, item: Any, index: int) -> EncodedTensors:
         if not isinstance(item, Mapping):
-            raise InputError(f"input {index} is a {type(item).__name__}; expected ready tensors, as the others are")
+            raise InputError(f"input {index} is a {type(item).__name__}; expected ready tensors, like the other inputs")
         batch = {name: as_array(value)[None] for name, value in item.items()}
         try:
             tensors = checked_tensors(batch, self._spec, index)
@@ -74,7 +74,7 @@ class TensorProcessor:
 
 
 def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) -> dict[str, np.ndarray]:
-    """The model's inputs, complete (``token_type_ids`` may be left out), of the right kind, and within range."""
+    """Check names, dtypes, shapes and ranges of the model's inputs; ``token_type_ids`` is optional."""
     arrays = {name: as_array(value) for name, value in inputs.items()}
     return _tokens(arrays, spec, first) if spec.modality == "text" else _numbers(arrays, spec, first)
 
@@ -95,7 +95,7 @@ def _tokens(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> di
 
 
 def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
-    """Pixels, spectrograms or samples [B, …] float32; where the model reads one a mask, all ones if it was left out."""
+    """Pixels, spectrograms or samples [B, …] float32; a missing mask is all ones."""
     name = spec.input_names[0]
     _check_names(inputs, {name}, set(spec.input_names))
     shape = spec.spectrogram
@@ -111,8 +111,8 @@ def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> d
     if not np.isfinite(tensors[name]).all():
         raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
     if "attention_mask" in spec.input_names:
-        given = inputs.get("attention_mask", np.ones(values.shape, np.int64))
-        tensors["attention_mask"] = _masks(_integers("attention_mask", given, 2, like=values), spec.shortest, first)
+        mask = inputs.get("attention_mask", np.ones(values.shape, np.int64))
+        tensors["attention_mask"] = _masks(_integers("attention_mask", mask, 2, like=values), spec.shortest, first)
     return tensors
 
 
@@ -122,18 +122,18 @@ def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str])
 
 
 def _integers(name: str, array: np.ndarray, limit: int, like: np.ndarray | None = None) -> np.ndarray:
-    """Whole numbers [B, T] from 0 to below a limit, of the shape of another array."""
+    """Whole numbers [B, T] from 0 to below ``limit``, in the shape of ``like``."""
     if array.dtype.kind not in "iub" or array.ndim != 2 or 0 in array.shape[1:]:
         raise InputError(f"{name} is {array.dtype} {list(array.shape)}; expected int64 [batch, sequence]")
     if like is not None and array.shape != like.shape:
-        raise InputError(f"{name} has shape {list(array.shape)}; expected {list(like.shape)}, that of the other tensor")
+        raise InputError(f"{name} has shape {list(array.shape)}; expected {list(like.shape)}, like the other tensor")
     if array.size and not (array.min() >= 0 and array.max() < limit):
         raise InputError(f"{name} has values from {array.min()} to {array.max()}; expected 0 to {limit - 1}")
     return np.ascontiguousarray(array, np.int64)
 
 
 def _masks(mask: np.ndarray, least: int, first: int) -> np.ndarray:
-    """A mask [B, T] that leaves as much of each row as the model needs."""
+    """Check that a mask [B, T] leaves at least ``least`` values in each row."""
     few = mask.sum(axis=1) < least
     if few.any():
         wrong = "masks all" if least == 1 else f"leaves fewer than {least} samples"

@@ -20,12 +20,12 @@ from .specs import InputSpec, processor_settings
 
 log = logging.getLogger(__name__)
 
-LONGEST = 2**24  # characters of a text, line or table row: 130 bytes each while tokenized
-INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models
+LONGEST = 2**24  # maximum characters of a text, line or table row; tokenizing takes 130 bytes each
+INPUT_NAMES = "model_input_names"  # tokenizer setting that lists its outputs
 TYPES = "token_type_ids"
 UNREADABLE = "expected readable text"
 REMEDY = "use the tokenizer that the model was trained with"
-NO_WORD = -1  # the word of a special token or of padding
+NO_WORD = -1  # word index of special tokens and padding
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TextSettings(msgspec.Struct, frozen=True):
 
 @contextmanager
 def tokenizing(what: str) -> Iterator[None]:
-    """Refuse what the library ``tokenizers`` gives up on."""
+    """Convert failures of the library ``tokenizers`` to :class:`InputError`."""
     try:
         yield
     except BaseException as error:
@@ -84,11 +84,11 @@ class TextProcessor:
         self.typed = settings.model_input_names is None or TYPES in settings.model_input_names
         self._unk_token = settings.unk_token
         tokenizer.no_padding()
-        tokenizer.no_truncation()  # done here: the library keeps what it cuts off, of pairs in every combination
+        tokenizer.no_truncation()  # done here: the library keeps all overflow, for pairs in every combination
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
-        """Tokenise texts; of those longer than the model reads the end is cut off, of pairs that of the longer text."""
+        """Tokenise texts; longer inputs are truncated, pairs at the longer text."""
         for index, text in enumerate(texts, start=first):
             self._check(text, index)
         encodings = self._encodings(list(texts), range(first, first + len(texts)))
@@ -101,7 +101,7 @@ class TextProcessor:
         return [self._shortened(encoding, index, text) for index, (text, encoding) in pairs]
 
     def _encodings(self, texts: list[Any], indices: Sequence[int], **how: Any) -> list[Any]:
-        """What the library makes of texts; the first one on which it fails is named."""
+        """Encodings from the library; an error names the first text on which it fails."""
         try:
             return list(self._tokenizer.encode_batch(texts, **how))
         except BaseException as error:
@@ -114,22 +114,22 @@ class TextProcessor:
             return self._tokenizer.encode_batch([text], **how)[0]
 
     def _shortened(self, encoding: Any, index: int, item: Any) -> EncodedText:
-        """A tokenised text, or pair, with as many tokens as the model reads."""
-        places = self._kept(encoding, index)
-        made = self._made(encoding, places, item)
-        ranges = [("token id", max(made.ids), self._spec.vocabulary)]
+        """Truncate a tokenised text or pair to the model's maximum length."""
+        places = self._kept_places(encoding, index)
+        encoded = self._truncated(encoding, places, item)
+        ranges = [("token id", max(encoded.ids), self._spec.vocabulary)]
         if TYPES in self._spec.input_names:
-            ranges.append(("token type", max(made.types), self._spec.token_types))
-        for what, largest, known in ranges:  # not every backend would tell
-            if largest >= known:
-                found = f"the tokenizer gives input {index} the {what} {largest}"
-                raise InputError(f"{found}; this model knows 0 to {known - 1}; {REMEDY}")
-        return made
+            ranges.append(("token type", max(encoded.types), self._spec.token_types))
+        for what, largest, count in ranges:  # not every backend checks this
+            if largest >= count:
+                wrong = f"the tokenizer gives input {index} the {what} {largest}"
+                raise InputError(f"{wrong}; this model knows 0 to {count - 1}; {REMEDY}")
+        return encoded
 
-    def _kept(self, encoding: Any, index: int) -> Sequence[int]:
+    def _kept_places(self, encoding: Any, index: int) -> Sequence[int]:
         if len(encoding.ids) <= self.max_tokens:
             return range(len(encoding.ids))
-        belongs = encoding.sequence_ids  # to text 0, to text 1, or None: a special token, which stays
+        belongs = encoding.sequence_ids  # text 0, text 1, or None: a special token, never dropped
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
@@ -150,7 +150,7 @@ class TextProcessor:
             raise InputError(f"input {index} is {empty}; expected at least one word")
         check_texts((item,) if isinstance(item, str) else item, index)
 
-    def _made(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:  # noqa: ARG002 - of WordProcessor
+    def _truncated(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:  # noqa: ARG002 - in WordProcessor
         ids, types = encoding.ids, encoding.type_ids if self.typed else [0] * len(encoding.ids)
         truncated = len(places) < len(ids)
         return EncodedText([ids[place] for place in places], [types[place] for place in places], truncated)
@@ -168,15 +168,15 @@ class TextProcessor:
         return arrays
 
     def settings(self) -> dict[str, Any]:
-        """Everything that decides how a text becomes tokens: steps, vocabulary, special tokens, longest text."""
+        """Complete tokenization settings: steps, vocabulary, special tokens, maximum length."""
         steps = json.loads(self._tokenizer.to_str())
-        for name in ("version", "decoder", "truncation", "padding"):  # which change nothing here
+        for name in ("version", "decoder", "truncation", "padding"):  # irrelevant here
             steps.pop(name, None)
-        found = {**steps, "longest text": self.max_tokens, "side of truncation": self.side}
-        return found if self.typed else {**found, "token types": False}
+        settings = {**steps, "longest text": self.max_tokens, "side of truncation": self.side}
+        return settings if self.typed else {**settings, "token types": False}
 
     def describe(self) -> dict[str, Any]:
-        """What another runtime needs to know to prepare the same tensors."""
+        """Preprocessing settings, for other runtimes that prepare the same tensors."""
         return {
             "modality": "text",
             "tokenizer": "processor/tokenizer.json",
@@ -195,24 +195,24 @@ def empty_text(item: Any) -> str:
 
 
 def check_texts(texts: Sequence[str], index: int) -> None:
-    """Refuse parts of an input that would fill the memory while they are cut into tokens, or hold no characters."""
+    """Reject inputs whose tokenization would fill the memory, and lone surrogates."""
     if (characters := sum(map(len, texts))) > LONGEST:
-        raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: give its beginning")
+        raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: shorten it")
     for text in texts:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+            raise InputError(f"input {index} holds a lone surrogate, which is not a character; decode the text again")
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Tokens kept of two texts for which there is too little room: the longer one is cut, then both alike."""
+    """Token counts of two texts after truncation to ``room``: first the longer is cut, then both equally."""
     short = min(first, second)
-    kept = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
-    return kept if first <= second else (kept[1], kept[0])
+    counts = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
+    return counts if first <= second else (counts[1], counts[0])
 
 
 @dataclass(frozen=True)
 class EncodedWords(EncodedText):
-    """One tokenised text of a model that tags tokens."""
+    """One tokenised text for token classification."""
 
     words: list[int]
     offsets: list[tuple[int, int]]
@@ -220,7 +220,7 @@ class EncodedWords(EncodedText):
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of a text, as pipelines of transformers speak of it."""
+    """A token of a text, as described by transformers pipelines."""
 
     token: str
     start: int
@@ -230,51 +230,51 @@ class Piece:
 
 
 class WordProcessor(TextProcessor):
-    """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to."""
+    """Tokenises texts and lists of words, and records the word of each token."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         super().__init__(folder, spec)
-        named = self._unk_token  # what stands for an unknown part of a text, as the checkpoint names it
+        named = self._unk_token  # the checkpoint's token for unknown parts of a text
         named = named.get("content") if isinstance(named, dict) else named
         self._unknown = named if isinstance(named, str) else getattr(self._tokenizer.model, "unk_token", None)
         splitter = self._tokenizer.pre_tokenizer
         steps = {} if splitter is None else json.loads(splitter.__getstate__())
         parts = steps.get("pretokenizers", [steps])
         self._joins = any(part.get("type") == "ByteLevel" and not part.get("add_prefix_space") for part in parts)
-        self._told = False
+        self._warned = False
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
-        """Tokenise texts; of those longer than the model reads the end is cut off."""
-        found: dict[int, EncodedText] = {}
+        """Tokenise texts or lists of words; longer inputs are truncated."""
+        encoded: dict[int, EncodedText] = {}
         for split in (False, True):
             places = [place for place, item in enumerate(texts) if isinstance(item, str) is not split]
             for place in places:
                 self._check(texts[place], first + place)
-            given = [list(texts[place]) if split else texts[place] for place in places]
-            if split and places and self._joins and not self._told:
-                self._told = True
-                what = "words of a list without a space before them, and those of a text with one"
-                log.warning("this tokenizer (add_prefix_space=False) reads %s; give what it was trained on", what)
-            encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
+            inputs = [list(texts[place]) if split else texts[place] for place in places]
+            if split and places and self._joins and not self._warned:
+                self._warned = True
+                what = "puts no space before the words of a list, unlike those of a text"
+                log.warning("this tokenizer (add_prefix_space=False) %s; use the form of the training data", what)
+            encodings = self._encodings(inputs, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
                     what = f"input {first + place}, {cut(texts[place])}"
                     raise InputError(f"{what}, has no token the model knows; {UNREADABLE}")
-                found[place] = self._shortened(encoding, first + place, texts[place])
-        return [found[place] for place in range(len(texts))]
+                encoded[place] = self._shortened(encoding, first + place, texts[place])
+        return [encoded[place] for place in range(len(texts))]
 
     def pieces(self, text: Any, index: int = 0) -> list[Piece]:
-        """The tokens that the model reads of a text, or of a list of words, by the rules of transformers' pipelines."""
+        """Tokens that the model reads from a text or list of words, by the rules of transformers pipelines."""
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
-        if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
+        if len(encoding.tokens) != len(encoding.ids):  # a template may add or drop some
             counts = f"{len(encoding.ids)} token ids and {len(encoding.tokens)} tokens"
             raise InputError(f"the tokenizer gives input {index} {counts}; {REMEDY}")
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
-        found = []
-        for place in self._kept(encoding, index):
+        pieces = []
+        for place in self._kept_places(encoding, index):
             token, word = encoding.tokens[place], encoding.word_ids[place]
             shift = starts[word] if split and word is not None else 0
             start, end = (edge + shift for edge in encoding.offsets[place])
@@ -282,11 +282,11 @@ class WordProcessor(TextProcessor):
             continues = len(token) != len(part) if marked else start > 0 and " " not in sentence[start - 1 : start + 1]
             if token == self._unknown:
                 token, continues = part, False
-            found.append(Piece(token, start, end, bool(encoding.special_tokens_mask[place]), continues))
-        return found
+            pieces.append(Piece(token, start, end, bool(encoding.special_tokens_mask[place]), continues))
+        return pieces
 
     def joined(self, tokens: Sequence[str]) -> str:
-        """The text of some tokens."""
+        """Join tokens to a text."""
         decoder = self._tokenizer.decoder
         if decoder is None:
             return " ".join(tokens)
@@ -299,16 +299,16 @@ class WordProcessor(TextProcessor):
             return
         if not is_words(item):
             kind = "pair of texts" if is_pair(item) else type(item).__name__
-            raise InputError(f"input {index} is a {kind}; this model tags tokens: give a text, or its words as a list")
+            raise InputError(f"input {index} is a {kind}; this model classifies tokens: give a text or list of words")
         empty = [place for place, word in enumerate(item) if not word.strip()]
         if empty or not len(item):
             what = f"has an empty word at {empty[0]}" if empty else "is a list of no words"
             raise InputError(f"input {index} {what}; expected at least one word, and no empty ones")
         check_texts(item, index)
 
-    def _made(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:
-        """The tokens of an input; offsets in words of a list become those in these words joined by spaces."""
-        made, owners, ends = super()._made(encoding, places, item), encoding.word_ids, encoding.offsets
+    def _truncated(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:
+        """Tokens of an input; offsets in a list of words refer to the words joined by spaces."""
+        encoded, owners, ends = super()._truncated(encoding, places, item), encoding.word_ids, encoding.offsets
         words = [NO_WORD if owners[place] is None else owners[place] for place in places]
         if isinstance(item, str):
             offsets = [_trimmed(item, *ends[place]) for place in places]
@@ -318,10 +318,10 @@ class WordProcessor(TextProcessor):
                 (0, 0) if word == NO_WORD else (starts[word] + ends[place][0], starts[word] + ends[place][1])
                 for word, place in zip(words, places, strict=True)
             ]
-        return EncodedWords(made.ids, made.types, made.truncated, words, offsets)
+        return EncodedWords(encoded.ids, encoded.types, encoded.truncated, words, offsets)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The same part of a text without spaces at its ends, which some tokenizers count to their tokens."""
+    """Part of a text without the outer spaces that some tokenizers include in tokens."""
     part = text[start:end]
     return (start, end) if not part.strip() else (end - len(part.lstrip()), start + len(part.rstrip()))

@@ -20,8 +20,8 @@ EnginePrecision = Literal["fp16", "bf16", "fp32"]
 PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)  # by preference
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}  # library → its Python module
 
-Shape = tuple[Annotated[int, Meta(gt=0)], ...]
-Profile = dict[str, tuple[Shape, Shape, Shape]]  # input name → smallest, optimal and largest shape
+Shape = Annotated[tuple[Annotated[int, Meta(gt=0)], ...], Meta(min_length=1)]
+Profile = Annotated[dict[str, tuple[Shape, Shape, Shape]], Meta(min_length=1)]  # input → smallest, optimal, largest
 
 
 class EngineFile(Spec, frozen=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..bundle.architecture import Architecture
@@ -15,7 +16,7 @@ from ..bundle.calibration import Calibration
 from ..bundle.store import DENSITY, WEIGHTS, Bundle
 from ..bundle.traced import AnyArchitecture
 from ..bundle.weights import check_fused
-from ..errors import require
+from ..errors import BundleError, require
 from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
@@ -24,7 +25,11 @@ EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a separate file: pro
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
     """The bundle's weights as blocks, checked against its plan and labels."""
-    weights: dict[str, Any] = load_file(bundle.file(WEIGHTS))
+    path: Any = bundle.file(WEIGHTS)
+    try:
+        weights: dict[str, Any] = load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
     plan, shapes = bundle.plan(), {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     return read_blocks(architecture, plan, weights)

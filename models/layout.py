@@ -157,7 +157,9 @@ def _activation(config: Any, task: str) -> str:
     package, _, name = str(path or "torch.nn.Identity").rpartition(".")
     if name not in SHOWN[task] or package.partition(".")[0] != "torch":
         supported = f"{' or '.join(SHOWN[task])} of torch.nn for num_labels = {config.num_labels}"
-        raise refuse(config, "activation_fn", path, f"{supported}, Sigmoid also with problem_type = {MULTI_LABEL!r}")
+        if task == "classification" and name == "Sigmoid":
+            supported += f", and Sigmoid with problem_type = {MULTI_LABEL!r}"
+        raise refuse(config, "activation_fn", path, supported)
     return name
 
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -215,6 +216,11 @@ def _update(
     return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.use_rslora else rank))
 
 
+@lru_cache(2000)  # more than Python's own cache, for every module
+def _pattern(key: str) -> re.Pattern[str]:
+    return re.compile(rf"(.*\.)?({key})$")
+
+
 def _number(value: float, patterns: Mapping[str, float] | None, name: str, module: str, folder: Path) -> float:
     """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
     patterns = patterns or {}
@@ -226,7 +232,7 @@ def _number(value: float, patterns: Mapping[str, float] | None, name: str, modul
             "most 1000 names of modules, 20 of them with up to 3 of *, +, ?, { and |, none of these behind a group"
         )
     try:
-        return next((own for key, own in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), value)
+        return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"adapter {folder} has {name} = {cut(patterns)}; expected names and numbers") from error
 

@@ -274,7 +274,7 @@ class GrpcFront:
         counted = name not in ("ServerLive", "ServerReady", "Check")  # probes need no token, at any load
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            call = SimpleNamespace(served=None, scope={}, seconds=context.time_remaining())  # until its deadline
+            call = SimpleNamespace(served=None, scope={}, seconds=context.time_remaining)  # until its deadline
             entered, size = False, 0
             try:
                 if counted:
@@ -328,7 +328,7 @@ class GrpcFront:
         with observed(self._service, call, "grpc", cancelled=499):
             call.served = served = self._service.served(message.model_name or None, message.model_version or None)
             request = read_message(message)
-            limits = [each for each in (request.timeout, call.seconds) if each is not None]
+            limits = [each for each in (request.timeout, call.seconds()) if each is not None]
             inputs = inputs_of(request, served)
             prediction = await self._service.predict(served, inputs, min(limits, default=None))
             outputs = outputs_of(prediction, request, served)

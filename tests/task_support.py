@@ -1,4 +1,4 @@
-"""A tiny checkpoint and data of every task that is no plain classification."""
+"""A tiny checkpoint and data for every task except single-label classification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASKS = {"regression": "score", "relevance": "score", "multi_label": "multi_labe
 
 @dataclass(frozen=True)
 class Case:
-    """A checkpoint, files of labelled rows, one of rows of another kind, and how they are read."""
+    """A checkpoint, files of labelled and of OOD rows, and their reading options."""
 
     kind: str
     checkpoint: Path

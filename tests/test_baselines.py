@@ -11,7 +11,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Figures, evaluate, export_onnx, fuse, save_bundle
+from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
@@ -30,36 +30,23 @@ PLAN = random_plan("bert", 3)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Training texts (class e has none), and others; out of distribution are those of one word many times."""
+    """Training texts without class e, test texts, and OOD texts that repeat one word."""
     folder = tmp_path_factory.mktemp("baseline-data")
-    found = {"train": write_texts(folder / "train.csv", 60, 3, labels="abcd")}
-    found |= {"test": write_texts(folder / "test.csv", 40, 5)}
+    paths = {"train": write_texts(folder / "train.csv", 60, 3, labels="abcd")}
+    paths |= {"test": write_texts(folder / "test.csv", 40, 5)}
     (folder / "ood.csv").write_text("text\n" + "\n".join(" ".join(["money"] * n) for n in range(1, 26)) + "\n")
-    return {**found, "ood": folder / "ood.csv"}
-
-
-@pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("baselines") / "bundle"
-    save_bundle(fuse(bert_checkpoint, PLAN), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def evaluated(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, into which no other test writes its report."""
-    return Path(shutil.copytree(bundle, tmp_path_factory.mktemp("evaluated") / "bundle"))
+    return {**paths, "ood": folder / "ood.csv"}
 
 
 @pytest.fixture(scope="module")
 def report(
-    evaluated: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    text_bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationReport:
-    """The bundle on another backend than PyTorch, beside the checkpoint."""
-    page = tmp_path_factory.mktemp("page") / "report.html"
+    """Report on the bundle under ONNX Runtime and on the checkpoint."""
+    folder = tmp_path_factory.mktemp("page")
+    bundle, page = shutil.copytree(text_bundle, folder / "bundle"), folder / "report.html"
     figures = Figures(bootstrap=20, baselines=True, fit=data["train"], neighbours=4)
-    return evaluate(evaluated, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
+    return evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
                     backend="onnxruntime")  # fmt: skip
 
 
@@ -71,8 +58,8 @@ def hugging_face(checkpoint: Path, texts: list[str], keep: Any) -> dict[str, np.
     with oracle.silenced(model, keep, PLAN.heads), torch.no_grad():
         for text in texts:
             tower = model.bert(**tokenizer(text, return_tensors="pt"))
-            found = (model.classifier(tower.pooler_output), tower.last_hidden_state[:, 0], tower.pooler_output)
-            for name, tensor in zip(parts, found, strict=True):
+            tensors = (model.classifier(tower.pooler_output), tower.last_hidden_state[:, 0], tower.pooler_output)
+            for name, tensor in zip(parts, tensors, strict=True):
                 parts[name].append(tensor.numpy())
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
@@ -86,22 +73,22 @@ def test_figures_against_the_untouched_model(
     train = read_examples(data["train"], list("abcde"))
     labels = train.labels
     assert labels is not None
-    known, ood, trained = (
+    inliers, outliers, train_arrays = (
         hugging_face(bert_checkpoint, list(read_examples(data[name], None).inputs), keep)
         for name in ("test", "ood", "train")
     )
 
     def nearest(row: np.ndarray) -> float:
-        unit = trained["features"] / np.linalg.norm(trained["features"], axis=1, keepdims=True)
+        unit = train_arrays["features"] / np.linalg.norm(train_arrays["features"], axis=1, keepdims=True)
         return float(np.sort(np.linalg.norm(unit - row / np.linalg.norm(row), axis=1))[3])
 
-    def scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = logit_scores(given["logits"])
-        within, total = distances(trained["features"], labels, given["features"])
-        found |= {"knn": np.array([nearest(row) for row in given["features"]])}
-        return {**found, "mahalanobis": within, "relative_mahalanobis": within - total}
+    def scores(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = logit_scores(outputs["logits"])
+        within, total = distances(train_arrays["features"], labels, outputs["features"])
+        values |= {"knn": np.array([nearest(row) for row in outputs["features"]])}
+        return {**values, "mahalanobis": within, "relative_mahalanobis": within - total}
 
-    inside, outside = scores(known), scores(ood)
+    inside, outside = scores(inliers), scores(outliers)
     baselines = report.models[place].baselines
     assert baselines is not None
     assert baselines.left_out == {}
@@ -113,12 +100,12 @@ def test_figures_against_the_untouched_model(
         assert baselines.figures[f"{name}.fpr95"].value == pytest.approx(expected, abs=0.03), name
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
     weight, bias = model.classifier.weight.detach().numpy(), model.classifier.bias.detach().numpy()
-    found = [virtual(trained, given, weight, bias) for given in (known, ood)]
-    assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*found), abs=2e-3)
+    vim = [virtual(train_arrays, outputs, weight, bias) for outputs in (inliers, outliers)]
+    assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*vim), abs=2e-3)
 
 
 def virtual(
-    trained: dict[str, np.ndarray], given: dict[str, np.ndarray], weight: np.ndarray, bias: np.ndarray
+    trained: dict[str, np.ndarray], outputs: dict[str, np.ndarray], weight: np.ndarray, bias: np.ndarray
 ) -> np.ndarray:
     """ViM on what the classifier reads, by scikit-learn's covariance about the origin, with half of the directions."""
     from sklearn.covariance import EmpiricalCovariance
@@ -127,19 +114,20 @@ def virtual(
     width = trained["penultimate"].shape[1]
     about = EmpiricalCovariance(assume_centered=True).fit((trained["penultimate"] - origin).astype(np.float64))
     rest = np.linalg.eigh(about.covariance_)[1][:, : width - width // 2]
-    norms = [np.linalg.norm((each["penultimate"] - origin) @ rest, axis=1) for each in (trained, given)]
+    norms = [np.linalg.norm((each["penultimate"] - origin) @ rest, axis=1) for each in (trained, outputs)]
     alpha = trained["logits"].max(axis=1).mean() / norms[0].mean()
-    return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
+    return alpha * norms[1] - np.log(np.exp(outputs["logits"].astype(np.float64)).sum(axis=1))
 
 
-def test_what_cannot_be_fitted_is_left_out_with_its_reason(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
+def test_baselines_with_too_little_data_are_left_out_with_a_reason(
+    text_bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
 ) -> None:
     """One example of each class, fewer than the principal directions."""
     few = tmp_path / "few.csv"
     few.write_text("text,label\nhello,a\nworld today,b\nthe money,c\nwhat is,d\n")
     save_bundle(fuse(bert_checkpoint), tmp_path / "one", load_processor(bert_checkpoint, "text"))
     figures = Figures(bootstrap=0, baselines=True, fit=few, neighbours=2)
+    bundle = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[tmp_path / "one"])
     for model in report.models:
         assert model.baselines is not None

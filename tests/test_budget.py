@@ -22,7 +22,7 @@ from hydrant.fusion.ensemble import whole_model
 from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type
+from support import FAMILIES, HEADS, LAYERS, ReadyTensors, examples_of, make_model, model_type
 
 FULL = tuple(range(HEADS))
 ARCHITECTURES = {family: architecture_of(make_model(family)) for family in FAMILIES}
@@ -51,19 +51,19 @@ def ratio_of(family: str, members: Any, sequence: int | None) -> float:
 def test_every_candidate_fits_the_budget(family: str, members: int, budget: float, seed: int, tokens: int) -> None:
     architecture, sequence = ARCHITECTURES[family], None if family in ("vit", "deit") else tokens
     try:
-        found = find_candidates(
+        candidates = find_candidates(
             architecture, random_scores(members, seed), budget, forks=range(LAYERS), sequence=sequence
         )
     except InputError as error:
         assert "cannot be reached" in str(error)
         return
-    assert len({candidate.members for candidate in found}) == len(found)
-    for candidate in found:
+    assert len({candidate.members for candidate in candidates}) == len(candidates)
+    for candidate in candidates:
         plan = HeadPlan(model_type(family), LAYERS, HEADS, candidate.members, "test")
         assert plan.fork == candidate.fork
         assert candidate.ratio == ratio_of(family, candidate.members, sequence) <= budget
         for keep in candidate.members:
-            assert all(kept == FULL for kept in keep[: candidate.fork])
+            assert all(heads == FULL for heads in keep[: candidate.fork])
             assert tuple(map(len, keep)) == candidate.counts
 
 
@@ -97,42 +97,16 @@ def test_held_out_part(total: int, held_out: int) -> None:
 # The objective
 
 
-class ReadyRows:
-    """A processor whose inputs are row numbers of ready tensors."""
-
-    class Row:
-        tokens, truncated = 1, False
-
-        def __init__(self, index: int) -> None:
-            self.index = index
-
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.tensors = tensors
-
-    def encode(self, items: Any, first: int = 0) -> list[Any]:
-        return [self.Row(item) for item in items]
-
-    def collate(self, items: Any) -> dict[str, np.ndarray]:
-        return {name: tensor[[item.index for item in items]].numpy() for name, tensor in self.tensors.items()}
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-
-def labels_of(count: int) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 5, count)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str) -> None:
     count, model = 13, make_model(family).train()
-    inputs, labels = make_inputs(family, batch=count), labels_of(count)
+    examples, processor = examples_of(family, count), ReadyTensors(padding=1 if family == "roberta" else 0)
+    inputs = {name: torch.from_numpy(array) for name, array in processor.collate(examples.inputs).items()}
     sequence = None if family in ("vit", "deit") else 9
     architecture, scores = ARCHITECTURES[family], random_scores(3, 5)
     candidates = find_candidates(architecture, scores, 2.5, forks=range(LAYERS), sequence=sequence)
     assert {candidate.fork for candidate in candidates} == set(range(LAYERS))
-    examples = Examples(list(range(count)), labels, "test")
-    trials = measure(whole_model(model), candidates, HeldOut(examples, ReadyRows(inputs), architecture, batch_size=4))
+    trials = measure(whole_model(model), candidates, HeldOut(examples, processor, architecture, batch_size=4))
     assert model.training
     model.eval()
     for candidate, trial in zip(candidates, trials, strict=True):
@@ -142,12 +116,12 @@ def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str
         for step in range(17):
             temperature = 0.25 * 2 ** (step / 4)
             mean = oracle.softmax(logits / temperature).mean(axis=0)
-            losses[temperature] = -np.log(mean[np.arange(count), labels])
-        found = min(losses, key=lambda temperature: losses[temperature].mean())
-        assert trial.temperature == pytest.approx(found)
-        np.testing.assert_allclose(trial.losses, losses[found], atol=1e-4)
-        facts = oracle.uncertainty(oracle.softmax(logits / found))
-        assert trial.accuracy == (facts["probabilities"].argmax(axis=1) == labels).mean()
+            losses[temperature] = -np.log(mean[np.arange(count), examples.labels])
+        best = min(losses, key=lambda temperature: losses[temperature].mean())
+        assert trial.temperature == pytest.approx(best)
+        np.testing.assert_allclose(trial.losses, losses[best], atol=1e-4)
+        facts = oracle.uncertainty(oracle.softmax(logits / best))
+        assert trial.accuracy == (facts["probabilities"].argmax(axis=1) == examples.labels).mean()
         assert trial.mutual_information == pytest.approx(facts["mutual_information"].mean(), abs=1e-5)
         assert trial.nll == trial.losses.mean()
 
@@ -180,17 +154,17 @@ def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() 
     scores = np.random.default_rng(0).gamma(1.0, size=(3, 6, 12))
     forks: list[int] = []
     for budget in (1.05, 1.2, 1.5, 3.0):
-        (found,) = find_candidates(shape, scores, budget, forks=range(6), sequence=12, to_tune=True)
-        assert found.ratio <= budget
-        assert set(found.counts[: found.fork]) <= {12}
-        (count,) = set(found.counts[found.fork :])
+        (candidate,) = find_candidates(shape, scores, budget, forks=range(6), sequence=12, to_tune=True)
+        assert candidate.ratio <= budget
+        assert set(candidate.counts[: candidate.fork]) <= {12}
+        (count,) = set(candidate.counts[candidate.fork :])
         assert 1 <= count <= 4
-        for fork, most in [(earlier, 4) for earlier in range(found.fork)] + [(found.fork, 5)]:
-            for keep in range(1 if fork < found.fork else count + 1, most):
+        for fork, most in [(earlier, 4) for earlier in range(candidate.fork)] + [(candidate.fork, 5)]:
+            for keep in range(1 if fork < candidate.fork else count + 1, most):
                 dearer = tuple(choose_heads(table, [12] * fork + [keep] * (6 - fork)) for table in scores)
                 plan = HeadPlan("bert", 6, 12, dearer, "test")
                 assert estimate_cost(shape, plan, sequence=12).ratio > budget, (fork, keep)
-        forks.append(found.fork)
+        forks.append(candidate.fork)
     assert forks == sorted(forks, reverse=True)
     assert forks[-1] < forks[0]
     with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached"):

@@ -63,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def exported(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with graphs in every precision; copied by those who change it."""
+    """A bundle with graphs in every precision; tests that change it copy it."""
     path = tmp_path_factory.mktemp("exported") / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
     export_onnx(path, form=GraphForm(member_outputs=True))
@@ -94,26 +94,26 @@ def facts(path: Path) -> dict[str, str]:
     return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
 
 
-def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[str, Path]) -> None:
+def test_graph_metadata_match_calibration_json(bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(bundle, data["val"], data["ood"], abstain=Coverage(0.8), sets=Conformal(0.2))
-    found = json.loads((bundle / "calibration.json").read_text())
-    assert found == json.loads(json.dumps(report.calibration.to_json()))
+    calibration = json.loads((bundle / "calibration.json").read_text())
+    assert calibration == json.loads(json.dumps(report.calibration.to_json()))
     assert report.graphs == ["model.fp32.onnx", "model.fp16.onnx", "model.bf16.onnx"]
-    assert found["temperature"] != 1.0
+    assert calibration["temperature"] != 1.0
     for name in report.graphs:
-        assert temperature_in(bundle / name) == np.float32(found["temperature"])
-        told = facts(bundle / name)
-        assert float(told["hydrant.temperature"]) == found["temperature"]
-        assert json.loads(told["hydrant.thresholds"]) == found["thresholds"]
-        assert json.loads(told["hydrant.conformal"]) == found["conformal"]
+        assert temperature_in(bundle / name) == np.float32(calibration["temperature"])
+        metadata = facts(bundle / name)
+        assert float(metadata["hydrant.temperature"]) == calibration["temperature"]
+        assert json.loads(metadata["hydrant.thresholds"]) == calibration["thresholds"]
+        assert json.loads(metadata["hydrant.conformal"]) == calibration["conformal"]
         onnx.checker.check_model(str(bundle / name), full_check=True)
     assert Calibration.of(Bundle.open(bundle)) == report.calibration
-    assert found["fitted"]["data"] == "val.csv"
-    assert found["fitted"]["ood_examples"] == 40
+    assert calibration["fitted"]["data"] == "val.csv"
+    assert calibration["fitted"]["ood_examples"] == 40
     assert verify(bundle, reading=Reading(examples=30)).passed
 
 
-def test_the_graph_is_what_a_new_export_would_be(bundle: Path, data: dict[str, Path]) -> None:
+def test_calibrated_graphs_equal_new_exports(bundle: Path, data: dict[str, Path]) -> None:
     calibrate(bundle, data["val"], sets=Conformal(0.2))
     first = state(bundle)
     calibrate(bundle, data["val"], abstain=Risk(0.9))
@@ -160,7 +160,7 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
         flags=FalseAlarm(0.3, score),
         sets=Conformal(0.3, "aps"),
     )
-    texts = list(read_examples(data["val"], None).inputs)  # the scores that the thresholds stand between
+    texts = list(read_examples(data["val"], None).inputs)  # the thresholds' own examples
     with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
         expected, got = reference.predict(texts), graph.predict(texts)
     assert expected.abstain is not None
@@ -238,15 +238,15 @@ def forked(bert_checkpoint: Path, tmp_path: Path) -> Path:
     return tmp_path / "forked"
 
 
-def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
+def test_ood_data_select_the_taps_of_highest_auroc(
     forked: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With out-of-distribution data each set of taps is compared, and kept, at the rank that it has by itself."""
+    """OOD data select among the sets of taps, each at its own rank."""
     monkeypatch.setattr("hydrant.calib.mahalanobis.MIN_CLASSES", 5)
     alone, width = {}, Bundle.open(forked).architecture().width
     for name in SETS:
         alone[name] = calibrate(forked, data["val"], fit=data["test"], taps=name).density
-    assert [found.whitening.shape[2] for found in alone.values()] == [4, 4, 4, width]
+    assert [density.whitening.shape[2] for density in alone.values()] == [4, 4, 4, width]
     reference = Reference(Bundle.open(forked), 32, no_progress)
     areas = {}
     for name, density in alone.items():
@@ -273,9 +273,9 @@ def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -
     (row,) = json.loads(run_cli("predict", bundle, "hello world", "--json").stdout)["predictions"]
     assert row["out_of_distribution"] is (row["distance"] > facts["calibration"]["thresholds"]["ood"]["value"])
     again = run_cli("calibrate", bundle, "--data", data["val"], "--ood-score", "energy", "--json")
-    found = json.loads(again.stdout)
-    assert found["thresholds"]["ood"]["score"] == "energy", "asked for"
-    assert found["distance"] == facts["distance"], "kept"
+    summary = json.loads(again.stdout)
+    assert summary["thresholds"]["ood"]["score"] == "energy", "the requested score"
+    assert summary["distance"] == facts["distance"], "unchanged"
     (bundle / "density.safetensors").write_bytes(b"x")
     assert run_cli("inspect", bundle).returncode == 1
     assert run_cli("predict", bundle, "hello", "--backend", "torch").returncode == 2
@@ -284,7 +284,7 @@ def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -
 def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
+    """Calibration and export each reject a change that another process makes meanwhile."""
     from hydrant.calib.decisions import fit
     from hydrant.export import exporter
 
@@ -310,12 +310,12 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
         HydrantError, match=r"calibration\.json was changed by another process meanwhile; run the comma"
     ):
         export_onnx(bundle)
-    found = {temperature_in(bundle / f"model.{precision}.onnx") for precision in ("fp32", "fp16", "bf16")}
-    assert found == {np.float32(Calibration.of(Bundle.open(bundle)).temperature)}
+    temperatures = {temperature_in(bundle / f"model.{precision}.onnx") for precision in ("fp32", "fp16", "bf16")}
+    assert temperatures == {np.float32(Calibration.of(Bundle.open(bundle)).temperature)}
 
 
 def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:
-    """Also of a graph whose weights lie beside it: both files make its digest."""
+    """Also for a graph with external weights: its digest covers both files."""
     from hydrant.engines.metadata import EngineFile, engine_path, graph_digest
 
     opened = Bundle.open(bundle).add({"model.fp16.onnx.data": b"weights"})

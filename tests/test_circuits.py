@@ -50,17 +50,17 @@ def split(family: str) -> tuple[Examples, Examples]:
     """In-distribution and OOD examples of a tiny model."""
     examples = examples_of(family, KNOWN + UNKNOWN)
     assert examples.labels is not None
-    known = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
-    return known, Examples(examples.inputs[KNOWN:], None, "unknown")
+    id_data = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
+    return id_data, Examples(examples.inputs[KNOWN:], None, "unknown")
 
 
 def search(family: str, counts: list[list[int]], model: Any = None, **options: Any) -> Any:
-    known, unknown = split(family)
+    id_data, ood_data = split(family)
     chosen = {"objective": "both", "diversity": "noise", "noise": 0.0, "average": False, "seed": 0}
     batch = {name: options.pop(name) for name in ("batch_size", "state", "progress") if name in options}
     processor = ReadyTensors(padding=1 if family == "roberta" else 0)
     wanted = Settings(counts, **{**chosen, **options})
-    return find_circuits(model or make_model(family), known, unknown, processor, wanted, **batch)
+    return find_circuits(model or make_model(family), id_data, ood_data, processor, wanted, **batch)
 
 
 def naive_objective(name: str, losses: list[float], known: list[float], unknown: list[float]) -> float:
@@ -73,19 +73,19 @@ def naive_objective(name: str, losses: list[float], known: list[float], unknown:
 @cache
 def alone(family: str, keep: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
     """Probabilities of every example by itself, by a full forward pass with these heads."""
-    model, found = make_model(family), []
+    model, rows = make_model(family), []
     for item in [each for part in split(family) for each in part.inputs]:
         tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
-        found.append(oracle.softmax(oracle.member_logits(model, keep, HEADS, tensors))[0])
-    return found
+        rows.append(oracle.softmax(oracle.member_logits(model, keep, HEADS, tensors))[0])
+    return rows
 
 
 def naive(
     family: str, counts: list[int], objective: str, masking: str = "pruned"
 ) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
     """Heads and scores by L × H full forward passes of every example, each example alone."""
-    known, _ = split(family)
-    assert known.labels is not None
+    id_data, _ = split(family)
+    assert id_data.labels is not None
     chosen: list[tuple[int, ...]] = []
     running: list[tuple[int, ...]] = []
     table: list[list[float] | None] = []
@@ -103,18 +103,13 @@ def naive(
             for index, probabilities in enumerate(alone(family, keep)):
                 (inside if index < KNOWN else outside).append(float(oracle.entropy(probabilities)))
                 if index < KNOWN:
-                    losses.append(-math.log(probabilities[known.labels[index]]))
+                    losses.append(-math.log(probabilities[id_data.labels[index]]))
             scores.append(naive_objective(objective, losses, inside, outside))
         table.append(scores)
         chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
         masked = [head for head in FULL if (head in chosen[-1]) == (masking == "selected")]
         running.append(tuple(head for head in FULL if head not in masked))
     return chosen, table
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 # The search against the naive one
@@ -125,19 +120,19 @@ SEARCHES = [
     *((family, name, "pruned") for family in ("bert", "vit") for name in OBJECTIVES if name != "both"),
     *((family, "both", "selected") for family in ("bert", "vit")),
 ]
-"""Every family, and every objective and masking, which know nothing of families."""
+"""Every family; every objective and masking, which do not depend on the family."""
 
 
 @pytest.mark.parametrize(("family", "objective", "masking"), SEARCHES)
 def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str, masking: str) -> None:
     counts = [2, HEADS, 1] if objective == "nll" else [2, 3, 1]
     heads, scores = naive(family, counts, objective, masking)
-    found = search(family, [counts], objective=objective, masking=masking, batch_size=4)
-    for ours, wanted in zip(found.scores[0], scores, strict=True):
+    circuits = search(family, [counts], objective=objective, masking=masking, batch_size=4)
+    for ours, wanted in zip(circuits.scores[0], scores, strict=True):
         assert wanted is ours is None or ours == pytest.approx(wanted, abs=1e-5)
     gaps = [abs(a - b) for row in scores if row for a, b in pairwise(sorted(row))]
-    if min(gaps) > 1e-5:  # else the choice is left to rounding: random weights are others with other versions
-        assert found.members == (tuple(heads),)
+    if min(gaps) > 1e-5:  # otherwise rounding decides: random weights differ between versions
+        assert circuits.members == (tuple(heads),)
     else:
         assert OLDEST
 
@@ -148,28 +143,28 @@ def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], mo
     monkeypatch.setattr(masking, "RUN_TOKENS", dict.fromkeys(("cpu", "cuda"), limits[0]))
     monkeypatch.setattr(masking, "CACHE_BYTES", limits[1])
     for batch_size in (1, 64):
-        found = search("bert", [[2, 2, 2]], batch_size=batch_size)
-        assert found.members == expected.members
-        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        circuits = search("bert", [[2, 2, 2]], batch_size=batch_size)
+        assert circuits.members == expected.members
+        np.testing.assert_allclose(circuits.scores, expected.scores, atol=1e-5)
 
 
-def test_figures_before_and_after() -> None:
-    found = search("vit", [[2, 2, 2]] * 2, noise=1.0)
-    known, unknown = split("vit")
-    assert known.labels is not None
+def test_metrics_before_and_after() -> None:
+    circuits = search("vit", [[2, 2, 2]] * 2, noise=1.0)
+    id_data, ood_data = split("vit")
+    assert id_data.labels is not None
     tensors = {
         "pixel_values": torch.from_numpy(
-            np.stack([i.tensors["pixel_values"] for i in (*known.inputs, *unknown.inputs)])
+            np.stack([i.tensors["pixel_values"] for i in (*id_data.inputs, *ood_data.inputs)])
         )
     }
-    for members, figures in (((FULL,) * LAYERS,), found.before), (found.members, found.after):
+    for members, figures in (((FULL,) * LAYERS,), circuits.before), (circuits.members, circuits.after):
         plan = HeadPlan("vit", LAYERS, HEADS, members, "test")
         out = oracle.ensemble([make_model("vit")], plan, tensors)
         probabilities, entropy = out["probabilities"], out["predictive_entropy"]
         confidence = -probabilities.max(axis=1)
         expected = {
-            "accuracy": metrics.accuracy(probabilities[:KNOWN], known.labels),
-            "nll": metrics.negative_log_likelihood(probabilities[:KNOWN], known.labels),
+            "accuracy": metrics.accuracy(probabilities[:KNOWN], id_data.labels),
+            "nll": metrics.negative_log_likelihood(probabilities[:KNOWN], id_data.labels),
             "auroc_predictive_entropy": metrics.auroc(entropy[:KNOWN], entropy[KNOWN:]),
             "auroc_max_probability": metrics.auroc(confidence[:KNOWN], confidence[KNOWN:]),
         }
@@ -183,18 +178,18 @@ def test_figures_before_and_after() -> None:
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 10**6))
 def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    found = Statistics(rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, unknown)))
+    stats = Statistics(rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, unknown)))
     inside, outside = rng.integers(0, known, known), rng.integers(0, unknown, unknown)
     weights = [
         np.bincount(drawn, minlength=size).astype(float) for drawn, size in ((inside, known), (outside, unknown))
     ]
     for objective in OBJECTIVES:
-        values = evaluate(objective, found, *weights)
+        values = evaluate(objective, stats, *weights)
         for variant in range(2):
             drawn = (
-                found.losses[variant][inside],
-                found.entropies[variant][inside],
-                found.ood_entropies[variant][outside],
+                stats.losses[variant][inside],
+                stats.entropies[variant][inside],
+                stats.ood_entropies[variant][outside],
             )
             assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
 
@@ -226,7 +221,7 @@ def interrupted_after(steps_done: int) -> Callable[[Iterable[Any], int, str], It
 
 @pytest.fixture(scope="module", params=["noise", "bootstrap"])
 def perturbed(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Any]:
-    """Options of a search for several circuits, and what it finds."""
+    """Options of a search for several circuits, and its result."""
     options = {"diversity": request.param, "noise": 1.0, "batch_size": 5}
     return options, search("bert", [[2, 2, 2]] * 3, **options)
 
@@ -238,8 +233,8 @@ def test_interrupted_search_goes_on_to_the_same_result(
     state, (options, expected) = tmp_path / "plan.json.part", perturbed
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]] * 3, state=state, progress=interrupted_after(steps), **options)
-    known = len(json.loads((state / SCORES).read_text())) if state.exists() else 0
-    assert known >= steps // 9 - 1
+    scored = len(json.loads((state / SCORES).read_text())) if state.exists() else 0
+    assert scored >= steps // 9 - 1
     totals: list[int] = []
 
     def counting(iterable: Iterable[Any], total: int, title: str) -> Iterable[Any]:
@@ -247,7 +242,7 @@ def test_interrupted_search_goes_on_to_the_same_result(
         return iterable
 
     assert search("bert", [[2, 2, 2]] * 3, state=state, progress=counting, **options) == expected
-    assert totals[0] <= 3 * (3 + 3 * (2 + 1)) - 9 * min(known, 1)
+    assert totals[0] <= 3 * (3 + 3 * (2 + 1)) - 9 * min(scored, 1)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +284,8 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
     facts = plan.provenance
     names = ("data", "examples", "ood", "ood_examples", "objective", "circuits", "average", "diversity", "seed")
-    told = ("train.csv", 24, "ood.csv", 6, "separation", 3, False, "bootstrap", 4)
-    assert tuple(facts[name] for name in names) == told
+    expected = ("train.csv", 24, "ood.csv", 6, "separation", 3, False, "bootstrap", 4)
+    assert tuple(facts[name] for name in names) == expected
     assert [[row is None for row in rows] for rows in facts["scores"]] == [[True, False, False]] * 3
     assert set(facts["validation"]["before"]) == set(facts["validation"]["after"])
     assert facts["overlap"] == plan.overlap()
@@ -308,7 +303,7 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
 def test_a_search_that_is_refused_leaves_no_state(
     bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that ends well: what stays would be in the way of the next, which has other settings."""
+    """Nor does a finished search: its state would block the next one with other settings."""
     searched: list[str] = []
 
     def lost(self: Trial, single: Trial) -> float:
@@ -329,13 +324,13 @@ def test_a_search_that_is_refused_leaves_no_state(
     monkeypatch.setattr(Trial, "lost", full)
     with pytest.raises(InputError, match="no space left"):
         plan_heads(bert_checkpoint, text_csv, method, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "what comes in the way takes no search"
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "a failed write keeps the state"
 
 
 # A method for each member
 
 
-def test_members_keep_what_their_own_method_says(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
+def test_members_keep_the_heads_of_their_own_method(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
     circuit = Circuit(ood=ood_csv, max_accuracy_loss=ANY)
     methods = [Taylor(), circuit, Random(), circuit]
     mixed = plan_heads(bert_checkpoint, text_csv, methods, members=4, keep=2, seed=3)
@@ -370,8 +365,7 @@ def test_wrong_mixes_are_refused(method: Any, message: str, bert_checkpoint: Pat
 
 
 def answers(checkpoint: Path, texts: list[str]) -> list[int]:
-    """What the model itself says, so that it is always right."""
-    import torch
+    """The model's own predictions as labels."""
     from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
@@ -390,7 +384,7 @@ def test_looser_counts_keep_more(heads: int, layers: int, data: st.DataObject) -
     for attempt in tried[1:]:
         assert all(new >= old for rows in zip(attempt, counts, strict=True) for new, old in zip(*rows, strict=True))
         assert all((new == heads) or (new <= heads - 1) for row in attempt for new in row)
-    assert len({json.dumps(attempt) for attempt in tried}) == len(tried), "nothing is searched twice"
+    assert len({json.dumps(attempt) for attempt in tried}) == len(tried), "no search repeats"
     assert len(tried) <= 2 * (layers.bit_length() + 1)
 
 
@@ -421,20 +415,20 @@ def test_circuits_that_lose_too_much_keep_more_or_fork_later(
     assert f"circuits lost {lost:.1f} points of accuracy on 30 held-out examples" in caplog.text
 
 
-# Out-of-distribution inputs made of the data
+# Synthetic OOD inputs
 
 WORDS = st.lists(st.sampled_from(["play", "the", "song", "book", "a", "Table"]), min_size=1, max_size=6)
 
 
 @given(st.lists(WORDS, min_size=2, max_size=12), st.integers(0, 9))
-def test_made_texts(sentences: list[list[str]], seed: int) -> None:
+def test_synthetic_texts(sentences: list[list[str]], seed: int) -> None:
     texts = [" ".join(words) for words in sentences]
-    known = Examples(texts, None, "train.csv")
-    made = synthetic_ood(known, "text", seed)
-    assert made.inputs == synthetic_ood(known, "text", seed).inputs
-    assert len(made) == len(texts)
-    assert made.labels is None
-    for index, (text, new) in enumerate(zip(texts, made.inputs, strict=True)):
+    examples = Examples(texts, None, "train.csv")
+    synthetic = synthetic_ood(examples, "text", seed)
+    assert synthetic.inputs == synthetic_ood(examples, "text", seed).inputs
+    assert len(synthetic) == len(texts)
+    assert synthetic.labels is None
+    for index, (text, new) in enumerate(zip(texts, synthetic.inputs, strict=True)):
         words = text.split()
         if index % 3 == 0 and len(set(words)) > 1:
             assert sorted(new.split()) == sorted(words)
@@ -445,17 +439,17 @@ def test_made_texts(sentences: list[list[str]], seed: int) -> None:
             assert not any(letter.isascii() and letter.isalpha() for letter in new)
 
 
-def test_made_images() -> None:
+def test_synthetic_images() -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (6, 20, 17, 3), dtype=np.uint8))
-    made = synthetic_ood(Examples(images, None, "x"), "image").inputs
-    assert made[0].shape == (20, 16, 3), "four patches of four columns"
+    synthetic = synthetic_ood(Examples(images, None, "x"), "image").inputs
+    assert synthetic[0].shape == (20, 16, 3), "four patches of four columns"
 
     def patches(image: np.ndarray) -> list[bytes]:
         return sorted(image[r : r + 5, c : c + 4].tobytes() for r in range(0, 20, 5) for c in range(0, 16, 4))
 
-    assert patches(made[0]) == patches(images[0][:20, :16])
-    assert not np.array_equal(made[0], images[0][:, :16])
-    np.testing.assert_array_equal(made[1][:, :8], images[1][:, :8])
-    assert any(np.array_equal(made[1][:, 8:], image[:, 8:]) for image in images[2:] + images[:1])
-    assert made[2].shape == images[2].shape
-    assert not np.array_equal(made[2], images[2])
+    assert patches(synthetic[0]) == patches(images[0][:20, :16])
+    assert not np.array_equal(synthetic[0], images[0][:, :16])
+    np.testing.assert_array_equal(synthetic[1][:, :8], images[1][:, :8])
+    assert any(np.array_equal(synthetic[1][:, 8:], image[:, 8:]) for image in images[2:] + images[:1])
+    assert synthetic[2].shape == images[2].shape
+    assert not np.array_equal(synthetic[2], images[2])

@@ -165,12 +165,12 @@ def test_rows_before_a_refused_input_are_printed(
 def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer with other offsets represents a graph with other offsets."""
     monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: TEXTS)
-    made = WordProcessor._made
+    made = WordProcessor._truncated
 
     def later(*arguments: Any) -> Any:
         words: Any = made(*arguments)
         return replace(words, offsets=[(start, end + 1) for start, end in words.offsets])
 
-    monkeypatch.setattr(WordProcessor, "_made", later)
+    monkeypatch.setattr(WordProcessor, "_truncated", later)
     with pytest.raises(InputError, match="other offsets"):
         made_tokenizer(bundles["usual"], 0, 10)

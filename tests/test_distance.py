@@ -1,4 +1,4 @@
-"""The distance in feature space: fitted against scikit-learn, the same on every backend, of each input by itself."""
+"""Distance in feature space: fitted against scikit-learn, equal on every backend, independent of the batch."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from token_support import CLASSES as TAGGERS
 from token_support import make_tagger
 
 EVERY = (*ALL_FAMILIES, *(f"{family}-tags" for family in TAGGERS))
-"""Every declared class of models: of inputs as wholes by the family, and of texts whose tokens are tagged."""
+"""Every declared model class: classifiers by family, and token classifiers."""
 
 
 @cache
 def make(case: str, seed: int = 0) -> torch.nn.Module:
-    """A tiny model, which nothing changes."""
+    """A tiny model, shared: do not change it."""
     return make_tagger(case.removesuffix("-tags"), seed) if case.endswith("-tags") else make_model(case, seed)
 
 
@@ -51,7 +51,7 @@ def inputs_of(case: str, batch: int, seed: int) -> dict[str, torch.Tensor]:
 
 
 def real(case: str, array: np.ndarray, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    """What is real of an array: of inputs [B, …] all, of tags [B, T, …] what stands at no padding, [tokens, …]."""
+    """All rows of a classifier [B, …], or the real tokens [tokens, …] of a tagger's [B, T, …]."""
     return array[inputs["attention_mask"].bool().numpy()] if case.endswith("-tags") else array
 
 
@@ -72,9 +72,9 @@ def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:
     return HeadPlan(model_type(family.removesuffix("-tags")), LAYERS, HEADS, keep, "random")
 
 
-def oracle(features: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def oracle(features: np.ndarray, labels: np.ndarray, inputs: np.ndarray) -> np.ndarray:
     """Squared distance at one tap by scikit-learn, in float64: [N, d], [N], [B, d] → [B]."""
-    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, asked))
+    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, inputs))
     classes = np.unique(labels)
     means = np.stack([unit[labels == name].mean(axis=0) for name in classes])
     residuals = unit - means[np.searchsorted(classes, labels)]
@@ -105,15 +105,15 @@ def test_fit_is_scikit_learns(count: int, width: int, classes: int, seed: int) -
     features = (rng.standard_normal((count, 1, width)) + 3 * rng.standard_normal((classes, 1, width))[labels]).astype(
         np.float32
     )
-    asked = rng.standard_normal((7, 1, width)).astype(np.float32)
+    inputs = rng.standard_normal((7, 1, width)).astype(np.float32)
     density = fitted(features, labels, ("last.0",), classes)
-    expected = oracle(features[:, 0].astype(np.float64), labels, asked[:, 0].astype(np.float64))
-    np.testing.assert_allclose(squared_distances(density, asked)[:, 0], expected, rtol=2e-4)
+    expected = oracle(features[:, 0].astype(np.float64), labels, inputs[:, 0].astype(np.float64))
+    np.testing.assert_allclose(squared_distances(density, inputs)[:, 0], expected, rtol=2e-4)
 
 
-def in_subspace(features: np.ndarray, labels: np.ndarray, asked: np.ndarray, subspace: np.ndarray) -> np.ndarray:
+def in_subspace(features: np.ndarray, labels: np.ndarray, inputs: np.ndarray, subspace: np.ndarray) -> np.ndarray:
     """Squared distance at one tap behind a linear map [d, r], by NumPy in float64: [N, d], [N], [B, d] → [B]."""
-    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, asked))
+    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, inputs))
     means = np.stack([unit[labels == name].mean(axis=0) for name in np.unique(labels)])
     return (((queries[:, None] - means[None]) @ subspace) ** 2).sum(axis=2).min(axis=1)
 
@@ -126,20 +126,20 @@ def in_subspace(features: np.ndarray, labels: np.ndarray, asked: np.ndarray, sub
     tap=st.sampled_from(["layers.0.mean", "last.0"]),
     seed=st.integers(0, 2**16),
 )
-def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, share: float, tap: str, seed: int) -> None:
+def test_a_lower_rank_keeps_separating_directions(width: int, classes: int, share: float, tap: str, seed: int) -> None:
     """Against SciPy's generalised eigenvectors and scikit-learn's covariance, in float64."""
     rng = np.random.default_rng(seed)
     rank = 1 + round(share * (width - 1))
     labels = np.arange(60) % classes
     features = rng.standard_normal((60, 1, width)) + 3 * rng.standard_normal((classes, 1, width))[labels]
-    asked = rng.standard_normal((7, 1, width))
+    inputs = rng.standard_normal((7, 1, width))
     density = fitted(features, labels, (tap,), classes, rank)
     assert (density.whitening.shape, density.means.shape) == ((1, width, rank), (1, classes, rank))
-    found, subspace = squared_distances(density, asked)[:, 0], density.whitening[0].astype(np.float64)
-    expected = in_subspace(features[:, 0], labels, asked[:, 0], subspace)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * expected.max())
+    distances, subspace = squared_distances(density, inputs)[:, 0], density.whitening[0].astype(np.float64)
+    expected = in_subspace(features[:, 0], labels, inputs[:, 0], subspace)
+    np.testing.assert_allclose(distances, expected, rtol=1e-3, atol=1e-5 * expected.max())
     if rank == width:  # nothing is left out, and nothing turned
-        np.testing.assert_allclose(found, oracle(features[:, 0], labels, asked[:, 0]), rtol=1e-3)
+        np.testing.assert_allclose(distances, oracle(features[:, 0], labels, inputs[:, 0]), rtol=1e-3)
         return
 
     unit = features[:, 0] / np.linalg.norm(features[:, 0], axis=1, keepdims=True)
@@ -150,7 +150,7 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
     np.testing.assert_allclose(subspace.T @ within @ subspace, np.diag(lengths), atol=1e-3 * lengths.max())
     shares = np.bincount(labels) / len(labels)
     values, vectors = scipy.linalg.eigh(np.cov(means.T, bias=True, aweights=shares), within)
-    if 0 < first < width and values[-first] > 1.05 * values[-first - 1]:  # else which they are is rounding
+    if 0 < first < width and values[-first] > 1.05 * values[-first - 1]:  # otherwise rounding decides
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
         np.testing.assert_allclose(cosines, 1, atol=2e-3)
@@ -166,12 +166,12 @@ def test_classes_with_one_example_and_none() -> None:
         fitted(np.ones((6, 1, 5), np.float32), np.array([0, 0, 1, 1, 2, 2]), ("last.0",))
 
 
-def test_what_a_tap_may_be() -> None:
+def test_named_taps() -> None:
     text = fuse(make_model("bert"), forked("bert")).architecture
     image = fuse(make_model("vit"), forked("vit")).architecture
     last = ("last.0", "last.1")
     assert list(named_taps("auto", text, 1, 2)) == ["means", "balanced", "all", "last"]
-    assert list(named_taps("auto", text, 0, 2)) == ["last"]  # without a trunk there is nothing else
+    assert list(named_taps("auto", text, 0, 2)) == ["last"]  # a trunk would add more
     assert list(named_taps("auto", image, 1, 2)) == ["last", "all", "balanced"]
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
     deep = replace(text, layers=6)
@@ -196,21 +196,21 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
     taps = ("layers.0.first", "layers.0.mean", "layers.1.first", "layers.1.mean", "last.0", "last.1")
     features, labels = rng.standard_normal((40, 6, 5)).astype(np.float32), np.arange(40) % 4
     density, ends = fitted(features, labels, taps), fitted(features[:, 4:], labels, taps[4:])
-    known, strange = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
-    density, ends = standardised_by(density, known), standardised_by(ends, known[:, 4:])
-    scores = (strange - known.mean(axis=0)) / known.std(axis=0)
+    near, far = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
+    density, ends = standardised_by(density, near), standardised_by(ends, near[:, 4:])
+    scores = (far - near.mean(axis=0)) / near.std(axis=0)
     expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
     for name in ("balanced", "means"):
-        found = standardised(by_set(density, name), strange)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(standardised(by_set(density, "all"), strange), scores.mean(axis=1), atol=1e-5)
+        distances = standardised(by_set(density, name), far)
+        np.testing.assert_allclose(distances, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(standardised(by_set(density, "all"), far), scores.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
-        standardised(by_set(ends, "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
+        standardised(by_set(ends, "balanced"), far[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
     )
-    known[:, 4:], strange[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # the last vectors alone tell
-    known[:, :4], strange[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
-    sets = {name: by_set(standardised_by(density, known), name) for name in ("all", "balanced")}
-    name, areas = best_set(sets, dict.fromkeys(sets, known), dict.fromkeys(sets, strange))
+    near[:, 4:], far[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # only these separate
+    near[:, :4], far[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
+    sets = {name: by_set(standardised_by(density, near), name) for name in ("all", "balanced")}
+    name, areas = best_set(sets, dict.fromkeys(sets, near), dict.fromkeys(sets, far))
     assert name == "balanced"
     assert areas["balanced"] > areas["all"]
 
@@ -223,7 +223,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def fused(case: str, fork: int = 1) -> FusedClassifier:
-    """With a temperature, which no energy reads."""
+    """A fused model with a temperature, which the energy ignores."""
     ensemble = fuse(make(case), forked(case, fork=fork))
     ensemble.temperature = 1.7
     return ensemble
@@ -235,8 +235,8 @@ def with_density(case: str, folder: Path, rank: int | None = None) -> tuple[Bund
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
     inputs = inputs_of(case, batch=64, seed=5)
     with torch.inference_mode():
-        found = ensemble.features(taps, **inputs)[1].numpy()
-    features = real(case, np.moveaxis(found, 0, -2), inputs)
+        outputs = ensemble.features(taps, **inputs)[1].numpy()
+    features = real(case, np.moveaxis(outputs, 0, -2), inputs)
     density = fitted(features, np.arange(len(features)) % CLASSES, taps, rank=rank)
     density = standardised_by(density, squared_distances(density, features) * factors(len(features)))
     bundle = save_bundle(ensemble, folder, tensors_only=True)
@@ -248,12 +248,12 @@ def with_density(case: str, folder: Path, rank: int | None = None) -> tuple[Bund
 
 
 def factors(count: int) -> np.ndarray:
-    """What makes distances of validation data of those of the training data, [N, 1]."""
+    """Factors that turn training distances into validation distances, [N, 1]."""
     return np.random.default_rng(1).uniform(0.5, 2, (count, 1))
 
 
-ASKED = {"batch": 16, "seed": 9}
-"""Inputs that the distance of the original model is computed for."""
+QUERY = {"batch": 16, "seed": 9}
+"""Inputs of the comparison with the original model."""
 
 
 @cache
@@ -262,12 +262,12 @@ def expected(case: str, taps: tuple[str, ...]) -> dict[str, np.ndarray]:
 
     By scikit-learn from the training features to the standardised mean over the taps, and by NumPy from the logits.
     """
-    model, plan, inputs = make(case), forked(case), inputs_of(case, **ASKED)
-    known, features = (original_features(case, given, taps) for given in (inputs_of(case, batch=64, seed=5), inputs))
-    labels = np.arange(len(known)) % CLASSES
+    model, plan, inputs = make(case), forked(case), inputs_of(case, **QUERY)
+    train, features = (original_features(case, batch, taps) for batch in (inputs_of(case, batch=64, seed=5), inputs))
+    labels = np.arange(len(train)) % CLASSES
     near, squared = (
-        np.stack([oracle(known[:, tap], labels, rows[:, tap]) for tap in range(len(taps))], axis=1)
-        for rows in (known, features)
+        np.stack([oracle(train[:, tap], labels, rows[:, tap]) for tap in range(len(taps))], axis=1)
+        for rows in (train, features)
     )
     near *= factors(len(near))
     distance = ((squared - near.mean(axis=0)) / near.std(axis=0)).mean(axis=1)
@@ -276,7 +276,7 @@ def expected(case: str, taps: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def original_features(case: str, inputs: dict[str, torch.Tensor], taps: tuple[str, ...]) -> np.ndarray:
-    """What the taps name in the hooked original, [B, K, d], or of tags [tokens, K, d]."""
+    """Features of the hooked original at the taps, [B, K, d], or of tags [tokens, K, d]."""
     return real(case, np.moveaxis(vectors(make(case), forked(case), inputs, taps), 0, -2), inputs)
 
 
@@ -287,7 +287,7 @@ FEATURES = {"layers": 3e-5, "last": 2e-5}
 @pytest.mark.parametrize("fork", [1, LAYERS - 1])
 @pytest.mark.parametrize("case", EVERY)
 def test_features_and_energy_are_those_of_the_original_model(case: str, fork: int) -> None:
-    """Each layer of the trunk, and each member's last vector, of the original with the member's heads silenced."""
+    """Every trunk layer and each member's last vector, against the original with silenced heads."""
     inputs = inputs_of(case, batch=16, seed=3)
     ensemble = fused(case, fork)
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
@@ -297,46 +297,46 @@ def test_features_and_energy_are_those_of_the_original_model(case: str, fork: in
         features, energy = ensemble.features(taps, **inputs)[1], ensemble(**inputs).energy
     wanted = vectors(make(case), ensemble.plan, inputs, taps)
     for tap, *both in zip(taps, features.numpy(), wanted, strict=True):
-        found, vector = (real(case, rows, inputs) for rows in both)
-        np.testing.assert_allclose(found, vector, rtol=0, atol=FEATURES[tap.split(".")[0]], err_msg=tap)
+        values, vector = (real(case, rows, inputs) for rows in both)
+        np.testing.assert_allclose(values, vector, rtol=0, atol=FEATURES[tap.split(".")[0]], err_msg=tap)
     wanted = by_hooks([make(case)], ensemble.plan, inputs)["energy"]
-    found, wanted = (real(case, rows, inputs) for rows in (energy.numpy(), wanted))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    values, wanted = (real(case, rows, inputs) for rows in (energy.numpy(), wanted))
+    np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-5)
 
 
 BACKENDS = {"torch": 1e-5, "onnxruntime": 5e-6, "openvino": 5e-6}
-"""How far apart a score of one input by itself and of the same among others may be."""
+"""Largest difference between an input's score alone and in a batch."""
 
 
-def test_all_backends_give_the_oracles_distance_whatever_runs_beside_an_input(
+def test_backends_match_the_oracle_alone_and_in_a_batch(
     measured: tuple[str, Bundle, Density],
 ) -> None:
-    """And the oracle's energy."""
+    """Distance and energy."""
     case, bundle, density = measured
-    inputs, wanted = inputs_of(case, **ASKED), expected(case, density.taps)
+    inputs, wanted = inputs_of(case, **QUERY), expected(case, density.taps)
     squared = squared_distances(density, original_features(case, inputs, density.taps))
     np.testing.assert_allclose(squared, wanted["squared"], rtol=1e-5)
     for backend, apart in BACKENDS.items():
         with hydrant.load(bundle, backend) as predictor:
-            found = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+            prediction = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
             assert_mates_change_nothing(predictor, case, apart)
         for name in ("distance", "energy"):
-            rows = real(case, getattr(found, name), inputs)
+            rows = real(case, getattr(prediction, name), inputs)
             np.testing.assert_allclose(rows, wanted[name], rtol=0, atol=2e-5, err_msg=f"{backend} {name}")
 
 
 def assert_mates_change_nothing(predictor: hydrant.Predictor, case: str, apart: float) -> None:
-    """Neither mates in a batch nor the padding that they bring change a distance or an energy."""
+    """Other inputs of a batch and their padding change no distance and no energy."""
     arrays = {name: tensor.numpy() for name, tensor in inputs_of(case, batch=3, seed=2).items()}
     together = predictor.predict(arrays)
     for row in range(3):
         alone = {name: array[row : row + 1] for name, array in arrays.items()}
         tokens = alone["attention_mask"] > 0 if "attention_mask" in alone else None
-        found = predictor.predict(
+        prediction = predictor.predict(
             alone if tokens is None else {name: each[tokens][None] for name, each in alone.items()}
         )
         for name in ("distance", "energy"):
-            one, among = getattr(found, name)[0], getattr(together, name)[row]
+            one, among = getattr(prediction, name)[0], getattr(together, name)[row]
             among = among[tokens[0]] if among.ndim else among
             message = f"{predictor.backend} row {row} {name}"
             np.testing.assert_allclose(one, among, rtol=0, atol=apart, err_msg=message)
@@ -348,17 +348,17 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
     inputs, labels = make_inputs("bert", batch=6, seed=9), np.arange(64) % CLASSES
     ensemble = hydrant.load_ensemble(bundle)
     with torch.inference_mode():
-        known, features = (
-            ensemble.features(density.taps, **given)[1].double().numpy()
-            for given in (make_inputs("bert", batch=64, seed=5), inputs)
+        train, features = (
+            ensemble.features(density.taps, **tensors)[1].double().numpy()
+            for tensors in (make_inputs("bert", batch=64, seed=5), inputs)
         )
-    rows = zip(known, features, density.whitening.astype(np.float64), strict=True)
-    squared = np.stack([in_subspace(before, labels, asked, to) for before, asked, to in rows], axis=1)
+    rows = zip(train, features, density.whitening.astype(np.float64), strict=True)
+    squared = np.stack([in_subspace(before, labels, after, to) for before, after, to in rows], axis=1)
     expected = ((squared - density.location) / density.scale).mean(axis=1)
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(bundle, backend) as predictor:
-            found = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
-        np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+            prediction = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+        np.testing.assert_allclose(prediction.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
 
@@ -368,7 +368,7 @@ NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}
 
 
 def run_narrow(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Outputs of a graph: of FP16 by ONNX Runtime, and of BF16, which that does not run, by the interpreter."""
+    """Outputs of a graph: FP16 by ONNX Runtime; BF16, which it does not run, by the interpreter."""
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     if "bf16" in path.name:
         return onnx_reference.run(onnx.load(path), arrays)
@@ -380,15 +380,15 @@ def test_the_head_is_put_on_graphs_of_half_precision(
     measured: tuple[str, Bundle, Density],
     tmp_path: Path,
 ) -> None:
-    """Of each class in one of both, by turns."""
+    """Classes alternate between both precisions."""
     case, bundle, density = measured
     precision: hydrant.metrics.gates.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
     path = hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "out"), precision)
-    inputs, wanted, (mean, largest) = inputs_of(case, **ASKED), expected(case, density.taps), NARROW[precision]
-    found = run_narrow(path, inputs)
+    inputs, wanted, (mean, largest) = inputs_of(case, **QUERY), expected(case, density.taps), NARROW[precision]
+    outputs = run_narrow(path, inputs)
     for name in ("distance", "energy"):
-        assert found[name].dtype == np.float32
-        errors = np.abs(real(case, found[name], inputs) - wanted[name])
+        assert outputs[name].dtype == np.float32
+        errors = np.abs(real(case, outputs[name], inputs) - wanted[name])
         assert errors.mean() < mean, name
         assert errors.max() < largest, name
     model = onnx.load(path)

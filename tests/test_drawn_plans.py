@@ -1,4 +1,4 @@
-"""Members drawn at random: each on its own, as a systematic sample, or by dropout whose masks are drawn once."""
+"""Random members: drawn independently, as a systematic sample, or by dropout with fixed masks."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from support import HEADS, LAYERS, make_inputs, make_model
 def test_a_systematic_sample_keeps_every_head_as_often_as_any_other_to_within_one(
     members: int, layers: int, heads: int, seed: int, data: st.DataObject
 ) -> None:
-    """Whatever number they keep: the scores know nothing of it."""
+    """For any head counts: the scores do not depend on them."""
     counts = data.draw(st.lists(st.integers(1, heads), min_size=layers, max_size=layers))
     scores = systematic_scores(members, layers, heads, seed)
-    kept = [choose_heads(scores[member], counts) for member in range(members)]
-    HeadPlan("bert", layers, heads, tuple(kept), "random")  # which checks itself
+    plans = [choose_heads(scores[member], counts) for member in range(members)]
+    HeadPlan("bert", layers, heads, tuple(plans), "random")  # validates itself
     for layer, count in enumerate(counts):
-        often = Counter(head for member in kept for head in member[layer])
-        assert {often[head] for head in range(heads)} <= {
+        uses = Counter(head for member in plans for head in member[layer])
+        assert {uses[head] for head in range(heads)} <= {
             math.floor(count * members / heads),
             math.ceil(count * members / heads),
         }
 
 
-def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpoint: Path, text_csv: Path) -> None:
+def test_systematic_plans_within_a_budget_and_among_other_methods(bert_checkpoint: Path, text_csv: Path) -> None:
     how = Random(systematic=True)
     plain = plan_heads(bert_checkpoint, method=how, members=2, keep=HEADS // 2, seed=5)
     assert plain.method == "random"
@@ -63,17 +63,17 @@ def test_every_layer_keeps_a_head_and_the_trunk_all(
     members: int, layers: int, heads: int, rate: float, seed: int, data: st.DataObject
 ) -> None:
     fork = data.draw(st.integers(0, layers - 1))
-    kept = drop_heads(members, layers, heads, fork, rate, seed)
-    HeadPlan("bert", layers, heads, kept, "dropout")  # which checks itself
-    assert kept == drop_heads(members, layers, heads, fork, rate, seed)
-    assert all(member[layer] == tuple(range(heads)) for member in kept for layer in range(fork))
+    plans = drop_heads(members, layers, heads, fork, rate, seed)
+    HeadPlan("bert", layers, heads, plans, "dropout")  # validates itself
+    assert plans == drop_heads(members, layers, heads, fork, rate, seed)
+    assert all(member[layer] == tuple(range(heads)) for member in plans for layer in range(fork))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_heads_are_dropped_at_the_rate_and_apart(rate: float) -> None:
-    """Each with the probability asked for (what at least one head adds included), independently of each other."""
-    kept = drop_heads(40, 30, 8, 0, rate, 5)
-    mask = np.array([[[head in layer for head in range(8)] for layer in member] for member in kept])  # [M, L, H]
+    """Drops are independent; the rate allows for the one head that always stays."""
+    plans = drop_heads(40, 30, 8, 0, rate, 5)
+    mask = np.array([[[head in layer for head in range(8)] for layer in member] for member in plans])  # [M, L, H]
     expected = 1 - rate + rate**8 / 8
     assert mask.mean() == pytest.approx(expected, abs=5 * np.sqrt(rate * (1 - rate) / mask.size))
     for axis in range(3):
@@ -86,6 +86,6 @@ def test_members_are_the_model_with_these_heads_silenced() -> None:
     plan = plan_heads(model, method=Dropout(rate=0.5), members=3, fork_from=1, seed=2)
     assert (plan.method, plan.provenance["rate"], plan.fork) == ("dropout", 0.5, 1)
     with torch.no_grad():
-        found = fuse(model, plan)(**make_inputs("bert")).member_logits
-    np.testing.assert_allclose(found, oracle.ensemble([model], plan, make_inputs("bert"))["member_logits"], atol=5e-5)
+        logits = fuse(model, plan)(**make_inputs("bert")).member_logits
+    np.testing.assert_allclose(logits, oracle.ensemble([model], plan, make_inputs("bert"))["member_logits"], atol=5e-5)
     assert plan_heads(model, method="dropout").provenance["rate"] == 0.1

@@ -51,14 +51,14 @@ def test_the_p_value_of_a_rate_is_the_beta_binomial_s(n: int, known: int, data: 
 
 
 def test_the_p_value_of_two_histograms_is_that_of_a_table_of_counts() -> None:
-    known, found = np.array([300, 200, 400, 100]), np.array([30, 25, 30, 25])
-    expected = stats.chi2_contingency(np.stack([known, found]), correction=False).pvalue
-    assert same_p_value(known, found) == pytest.approx(expected, rel=1e-9)
-    assert same_p_value(np.array([*known, 3, 0]), np.array([*found, 0, 2])) == pytest.approx(
-        stats.chi2_contingency([[*known, 3], [*found, 2]], correction=False).pvalue, rel=1e-9
+    reference, traffic = np.array([300, 200, 400, 100]), np.array([30, 25, 30, 25])
+    expected = stats.chi2_contingency(np.stack([reference, traffic]), correction=False).pvalue
+    assert same_p_value(reference, traffic) == pytest.approx(expected, rel=1e-9)
+    assert same_p_value(np.array([*reference, 3, 0]), np.array([*traffic, 0, 2])) == pytest.approx(
+        stats.chi2_contingency([[*reference, 3], [*traffic, 2]], correction=False).pvalue, rel=1e-9
     ), "rare bins are one"
-    assert same_p_value(known, found, 0.5) > expected
-    assert same_p_value(known, np.zeros(4, int)) == 1.0
+    assert same_p_value(reference, traffic, 0.5) > expected
+    assert same_p_value(reference, np.zeros(4, int)) == 1.0
 
 
 def test_the_stability_index_by_hand() -> None:
@@ -69,22 +69,22 @@ def test_the_stability_index_by_hand() -> None:
 
 
 def naive_evidence(decided: list[bool], count: int, n: int) -> list[float]:
-    """The mixture over every moment and every rate ÷ the urn, each product written out."""
+    """The mixture over every moment and every rate ÷ the urn, product by product."""
     a, b = count + 1, n - count
-    kept = [1 / (1 + math.log(1 + t)) for t in range(len(decided) + 1)]
-    found = []
+    weights = [1 / (1 + math.log(1 + t)) for t in range(len(decided) + 1)]
+    evidence = []
     for end in range(1, len(decided) + 1):
-        total = kept[end]
+        total = weights[end]
         for odds in ODDS:
             rate = odds * a / b / (1 + odds * a / b)
             for start in range(end):
-                ratio = (kept[start] - kept[start + 1]) / len(ODDS)
+                ratio = (weights[start] - weights[start + 1]) / len(ODDS)
                 for t in range(start, end):
                     urn = (a + sum(decided[:t])) / (a + b + t)
                     ratio *= rate / urn if decided[t] else (1 - rate) / (1 - urn)
                 total += ratio
-        found.append(total)
-    return found
+        evidence.append(total)
+    return evidence
 
 
 @given(decided=st.lists(st.booleans(), min_size=1, max_size=25), cut=st.integers(0, 25))
@@ -135,12 +135,12 @@ def test_power_against_ten_percent_of_strange_inputs(clean: int, slowest: int) -
 
 
 def test_edges_are_quantiles_with_a_finer_uncertain_end() -> None:
-    known = np.random.default_rng(0).permutation(np.arange(1000, dtype=np.float32))
-    assert binned(known, np.array(bin_edges(known))).tolist() == [100] * 9 + [50, 40, 10]
-    assert binned(known, np.array(bin_edges(-known, turned=True))).tolist() == [10, 40, 50] + [100] * 9
+    values = np.random.default_rng(0).permutation(np.arange(1000, dtype=np.float32))
+    assert binned(values, np.array(bin_edges(values))).tolist() == [100] * 9 + [50, 40, 10]
+    assert binned(values, np.array(bin_edges(-values, turned=True))).tolist() == [10, 40, 50] + [100] * 9
     assert bin_edges(np.random.default_rng(0).random(500).astype(np.float32) * 1e-5) == [], "rounding"
     small = (np.random.default_rng(0).random(500) * 1e-5).astype(np.float32)
-    assert len(bin_edges(small, own_units=True)) == len(LEVELS), "of scores in units of their own"
+    assert len(bin_edges(small, own_units=True)) == len(LEVELS), "scores in their own units"
     assert bin_edges(np.float32(1e4) + small, own_units=True) == [], "rounding of these"
     thirds = np.array([0, 1 / 3, 2 / 3] * 5, np.float32)
     assert bin_edges(thirds) == pytest.approx([1 / 6, 1 / 2])
@@ -183,12 +183,12 @@ def test_a_watch_is_quiet_on_like_traffic_and_says_what_changed_on_other() -> No
     assert "above 0.75 25.0% →" in score.text
     assert labels.kind == "labels"
     assert "labels absent from calibration" in labels.text
-    assert watch.add(seen(rng, 5000, 0.2, 0.3, strange=500)) == [], "each is told once"
+    assert watch.add(seen(rng, 5000, 0.2, 0.3, strange=500)) == [], "each alarm is raised once"
     assert [alarm.name for alarm in watch.alarms] == ["abstain", "predictive_entropy", "labels"]
 
 
 def test_values_that_depend_on_each_other_do_not_alarm_by_that() -> None:
-    """Every text has eight spans that are alike: the spans count as their texts."""
+    """Each text has eight equal spans, which count as one."""
     rng, raised = np.random.default_rng(4), 0
     edges, known = (0.25, 0.5, 0.75), binned(np.repeat(rng.random(500), 8), np.array([0.25, 0.5, 0.75]))
     reference = TrafficReference(500, {}, {"predictive_entropy": Histogram(edges, tuple(known.tolist()))})
@@ -203,10 +203,9 @@ def test_values_that_depend_on_each_other_do_not_alarm_by_that() -> None:
 
 
 @pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drift")
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), folder / "out", load_processor(bert_checkpoint, "text"))
-    export_onnx(folder / "out")
+    shutil.copytree(text_bundle, folder / "out")
     data = write_texts(folder / "val.csv", 300, 0)
     calibrate(folder / "out", data, fit=write_texts(folder / "train.csv", 60, 9))
     return folder / "out"
@@ -221,19 +220,19 @@ def test_the_reference_is_what_the_predictor_says_of_the_same_examples(bundle: P
     reference = Calibration.of(Bundle.open(bundle)).reference
     assert reference is not None
     with load(bundle, "onnxruntime") as predictor:
-        found = observed(predictor.predict(texts(300, 0, tmp_path)), predictor.labels)
-        assert reference.labels == {name: found.labels.get(name, 0) for name in predictor.labels}
-    assert reference.inputs == found.inputs == 300
+        traffic = observed(predictor.predict(texts(300, 0, tmp_path)), predictor.labels)
+        assert reference.labels == {name: traffic.labels.get(name, 0) for name in predictor.labels}
+    assert reference.inputs == traffic.inputs == 300
     for name, rate in reference.rates.items():
-        assert rate == Rate(int(found.decisions[name].sum()), 300)
-    assert set(reference.histograms) == set(found.scores)
-    assert {"confidence", "disagreement", "energy", "distance", "mutual_information"} <= set(found.scores)
+        assert rate == Rate(int(traffic.decisions[name].sum()), 300)
+    assert set(reference.histograms) == set(traffic.scores)
+    assert {"confidence", "disagreement", "energy", "distance", "mutual_information"} <= set(traffic.scores)
     for name, histogram in reference.histograms.items():
-        counts = binned(found.scores[name], np.array(histogram.edges))
+        counts = binned(traffic.scores[name], np.array(histogram.edges))
         assert np.abs(counts - histogram.counts).max() <= 2, f"{name}: the same text twice may differ by rounding"
 
 
-def test_rows_say_what_the_prediction_says(bundle: Path, tmp_path: Path) -> None:
+def test_rows_match_the_prediction(bundle: Path, tmp_path: Path) -> None:
     with load(bundle, "onnxruntime") as predictor:
         prediction = predictor.predict([*texts(40, 5, tmp_path), None], on_error="row")
         rows = predictor.rows(prediction)
@@ -249,7 +248,7 @@ def test_rows_say_what_the_prediction_says(bundle: Path, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def logs(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Logs of traffic as at calibration, and of one in which half of the inputs is abstained from."""
+    """A log of unchanged traffic, and one where every other input abstains from the 200th on."""
     folder = tmp_path_factory.mktemp("logs")
     with load(bundle, "onnxruntime") as predictor:
         rows = predictor.rows(predictor.predict(texts(400, 11, folder)))
@@ -278,7 +277,7 @@ def test_drift_of_a_log(bundle: Path, logs: dict[str, Path]) -> None:
     assert alarm.after == pytest.approx(0.5, abs=0.2)
 
 
-def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict[str, Path]) -> None:
+def test_the_command_reports_changes_with_status_one(bundle: Path, logs: dict[str, Path]) -> None:
     done = run_cli("drift", bundle, "--log", logs["same"], "--alpha", 0.001, "--window", 100, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     facts = json.loads(done.stdout)
@@ -289,7 +288,7 @@ def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "words"),
     [
         (["", "{"], "line 2 of LOG"),
         ([], "no predictions"),
@@ -300,16 +299,16 @@ def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict
         (['{"error": "no text"}', '{"label": "x", "abstain": true}'], "line 2 of LOG has the label 'x'"),
     ],
 )
-def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp_path: Path) -> None:
+def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], words: str, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(lines))
     with pytest.raises(HydrantError) as error:
         drift(bundle, path)
-    assert told.replace("LOG", str(path)) in str(error.value)
+    assert words.replace("LOG", str(path)) in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "words"),
     [
         ({"rates": {"other": {"count": 1, "n": 2}}}, "other"),
         ({"rates": {"abstain": {"count": 3, "n": 2}}}, "3 in 2"),
@@ -317,36 +316,36 @@ def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp
         ({"histograms": {"energy": {"edges": [1], "counts": [1]}}}, "one count more"),
     ],
 )
-def test_references_that_are_malformed(bundle: Path, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_references_that_are_malformed(bundle: Path, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
     facts = copy.calibration()
     facts["reference"] = {**facts["reference"], **change}
     copy = copy.add({"calibration.json": json.dumps(facts).encode()})
     with pytest.raises(HydrantError, match="calibrate again") as error:
         Calibration.of(copy)
-    assert told in str(error.value)
+    assert words in str(error.value)
 
 
 def test_references_of_other_tasks(tmp_path: Path) -> None:
-    """Of scores, of labels and of tags: what each has, and the same from the predictions."""
+    """Regression and multi-label references equal the counts of the predictions."""
     rng = np.random.default_rng(0)
     ids = rng.integers(5, 99, (80, 9))
     tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     scores = make_model("bert", num_labels=1)
     several = make_model("bert", problem_type="multi_label_classification")
     for name, model, labels in (("scores", scores, rng.random(80)), ("labels", several, rng.random((80, 5)) > 0.5)):
-        made = save_bundle(fuse(model, random_plan("bert", 2)), tmp_path / name, tensors_only=True)
-        export_onnx(made)
-        calibrate(made, (tensors, labels))
+        path = save_bundle(fuse(model, random_plan("bert", 2)), tmp_path / name, tensors_only=True)
+        export_onnx(path)
+        calibrate(path, (tensors, labels))
         with load(tmp_path / name) as predictor:
             reference = predictor.calibration.reference
-            found = observed(predictor.predict(tensors), predictor.labels, predictor.calibration)
+            traffic = observed(predictor.predict(tensors), predictor.labels, predictor.calibration)
         assert reference is not None
-        assert set(reference.histograms) == set(found.scores)
+        assert set(reference.histograms) == set(traffic.scores)
         assert {key: rate.count for key, rate in reference.rates.items()} == {
-            key: int(values.sum()) for key, values in found.decisions.items()
+            key: int(values.sum()) for key, values in traffic.decisions.items()
         }
-        assert {key: count for key, count in reference.labels.items() if count} == dict(found.labels)
+        assert {key: count for key, count in reference.labels.items() if count} == dict(traffic.labels)
         assert ("score" in reference.histograms) == (name == "scores")
 
 
@@ -355,28 +354,28 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
     plan = hydrant.plan_heads(checkpoint, members=2, keep=3, method="random", data=None)
     save_bundle(fuse(checkpoint, plan), tmp_path / "out", load_processor(checkpoint, "text"))
     export_onnx(tmp_path / "out")
-    given, tags = sentences(200, seed=2)
-    calibrate(tmp_path / "out", (given, tags))
+    words, tags = sentences(200, seed=2)
+    calibrate(tmp_path / "out", (words, tags))
     tokens = {"input_ids": np.full((4, 6), 7), "attention_mask": np.ones((4, 6), np.int64)}
     with load(tmp_path / "out", "onnxruntime") as predictor:
         reference = predictor.calibration.reference
-        prediction = predictor.predict(given)
-        found = observed(prediction, predictor.labels, predictor.calibration)
+        prediction = predictor.predict(words)
+        traffic = observed(prediction, predictor.labels, predictor.calibration)
         rows = predictor.rows(prediction)
         unread = predictor.predict(tokens)
         tensors = observed(unread, predictor.labels, predictor.calibration)
     assert reference is not None
-    assert reference.inputs == found.inputs == 200
-    assert tensors == Observed(), "whose words nobody knows"
+    assert reference.inputs == traffic.inputs == 200
+    assert tensors == Observed(), "tensors have no words"
     assert not is_counted(unread)
     flagged = {name: sum(any(span[name] for span in row["spans"]) for row in rows) for name in reference.rates}
-    assert {name: int(values.sum()) for name, values in found.decisions.items()} == flagged
+    assert {name: int(values.sum()) for name, values in traffic.decisions.items()} == flagged
     for name, rate in reference.rates.items():
         assert abs(rate.count - flagged[name]) <= 1, "the first and the last may differ by rounding"
         assert rate.n == 200
-    assert reference.labels == dict(found.labels)
+    assert reference.labels == dict(traffic.labels)
     for name, histogram in reference.histograms.items():
-        counts = binned(found.scores[name], np.array(histogram.edges))
+        counts = binned(traffic.scores[name], np.array(histogram.edges))
         assert np.abs(counts - histogram.counts).max() <= 2, name
         assert all(high - low >= 1e-4 for low, high in itertools.pairwise(histogram.edges))
     report = drift(tmp_path / "out", rows, alpha=1e-6)

@@ -139,13 +139,13 @@ def test_no_address_in_data_is_requested(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
     assert [row.input for row in named_rows(path)] == ["a text"]
-    message = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    message = "the image of" if nested else f"the image of .* row 1 is a file at the URL .*{place[:9]}"
     with pytest.raises(InputError, match=message) as caught:
         list(named_rows(path, IMAGES))
     assert "\n" not in str(caught.value)
     for name in (f"hf:{path.parent}", path) if not nested else ():
         (row,) = named_rows(name, IMAGES, missing=True)
-        with pytest.raises(InputError, match=r"input 0 is a file at the address .*, which is not fetched; load it"):
+        with pytest.raises(InputError, match=r"input 0 is a file at the URL "):
             _prepared(row.input)
     assert not requests
 
@@ -188,6 +188,6 @@ def test_no_address_in_a_table_of_paths_is_requested(
     ):
         (tmp_path / name).write_text(content)
         (row,) = named_rows(tmp_path / name, DataOptions(text=column), missing=True)
-        with pytest.raises(InputError, match=r"is an address|is no file|is a dict"):
+        with pytest.raises(InputError, match=r"is a URL|is not a file|is a dict"):
             prepare(row.input)
     assert not requests

@@ -1,4 +1,4 @@
-"""Every declared family × every task that it has × several numbers of members: module and graph beside the hooks."""
+"""Every declared family and task, with one and five members: module and graph against hooked originals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = [
 
 
 def make(family: str, task: str) -> Any:
-    """A tiny model of a family that answers a task."""
+    """A tiny model of a family for a task."""
     if task == "tokens":
         return make_tagger(family)
     model: Any = make_model(family)
@@ -51,18 +51,18 @@ def test_no_class_is_left_out() -> None:
 
 
 def by_hooks(model: Any, task: str, plan: Any, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Every field of the task, and the members', [B, M, …]."""
+    """Every output of the task, and the members' [B, M, …]."""
     if task.startswith("score"):
         return oracle.scores([model], plan, inputs, "identity" if task == "score" else "sigmoid")
     if task == "multi_label":
         return oracle.labels([model], plan, inputs)
-    found = oracle.ensemble([model], plan, inputs)
-    members = oracle.softmax(found.pop("member_logits"))
-    return {**found, "member_probabilities": np.moveaxis(members, 0, 1)}
+    outputs = oracle.ensemble([model], plan, inputs)
+    members = oracle.softmax(outputs.pop("member_logits"))
+    return {**outputs, "member_probabilities": np.moveaxis(members, 0, 1)}
 
 
 def real(name: str, array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """What stands at no padding."""
+    """Values outside padding."""
     if mask is None:
         return array
     return (np.moveaxis(array, 1, -1) if name.startswith("member_") else array)[mask]
@@ -79,10 +79,10 @@ def test_members_are_the_original_under_hooks(family: str, task: str, tmp_path: 
         with torch.no_grad():
             fused = ensemble(**inputs)
         for name in set(expected) - {"member_probabilities", "member_scores"}:
-            found, wanted = (real(name, array, mask) for array in (getattr(fused, name).numpy(), expected[name]))
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{members} members, {name}")
+            values, wanted = (real(name, array, mask) for array in (getattr(fused, name).numpy(), expected[name]))
+            np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{members} members, {name}")
     save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
     exported = run_onnx(export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
     for name in expected:
-        found, wanted = (real(name, arrays[name], mask) for arrays in (exported, expected))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
+        values, wanted = (real(name, arrays[name], mask) for arrays in (exported, expected))
+        np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")

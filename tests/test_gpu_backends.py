@@ -255,6 +255,6 @@ def test_texts_are_truncated_to_the_engine_maximum(
     with load(out, "tensorrt") as predictor, load(out, "onnxruntime") as plain:
         got = predictor.predict(["hello " * 30, "hello"])
         np.testing.assert_allclose(got.probabilities, plain.predict(["hello " * 14, "hello"]).probabilities, atol=1e-6)
-        assert "1 of 2 texts were cut to the 16 tokens this bundle's tensorrt engine takes (first: input 0)" in (
+        assert "1 of 2 texts were truncated to the 16 tokens this bundle's tensorrt engine takes (first: input 0)" in (
             caplog.text
         )

@@ -74,20 +74,20 @@ def test_edge_of_a_bin_belongs_below() -> None:
 
 @pytest.mark.parametrize("units", [None, 40], ids=["examples", "words of texts"])
 def test_class_metrics_agree_with_sklearn(units: int | None) -> None:
-    """Also where examples are drawn with the unit that they belong to."""
+    """Also where resampling draws whole units."""
     probabilities, labels = predictions(1)
     texts = None if units is None else np.arange(400) // 10
-    found = of(ClassMetrics(probabilities, labels, texts, units or 0), units or 400)
+    metrics = of(ClassMetrics(probabilities, labels, texts, units or 0), units or 400)
     precise = probabilities.astype(np.float64)
     precise /= precise.sum(axis=1, keepdims=True)
-    assert found["accuracy"] == accuracy(probabilities, labels)
-    assert found["accuracy"] == sklearn.metrics.accuracy_score(labels, probabilities.argmax(axis=1))
-    assert found["nll"] == pytest.approx(negative_log_likelihood(probabilities, labels))
-    assert found["nll"] == pytest.approx(sklearn.metrics.log_loss(labels, precise, labels=range(6)), rel=1e-6)
+    assert metrics["accuracy"] == accuracy(probabilities, labels)
+    assert metrics["accuracy"] == sklearn.metrics.accuracy_score(labels, probabilities.argmax(axis=1))
+    assert metrics["nll"] == pytest.approx(negative_log_likelihood(probabilities, labels))
+    assert metrics["nll"] == pytest.approx(sklearn.metrics.log_loss(labels, precise, labels=range(6)), rel=1e-6)
     brier = sum(sklearn.metrics.brier_score_loss(labels == index, precise[:, index]) for index in range(6))
-    assert found["brier"] == pytest.approx(brier, abs=1e-6)
+    assert metrics["brier"] == pytest.approx(brier, abs=1e-6)
     if units is None:
-        assert found["ece"] == pytest.approx(expected_calibration_error(probabilities, labels))
+        assert metrics["ece"] == pytest.approx(expected_calibration_error(probabilities, labels))
     impossible = np.array([[0.0, 1.0]], np.float32)
     assert negative_log_likelihood(impossible, np.array([0])) == pytest.approx(-math.log(1e-12))
 
@@ -98,9 +98,9 @@ def test_adaptive_ece_by_definition(count: int) -> None:
     confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     rows = sorted(zip(confidence.astype(float), correct, strict=True))
     edges = sorted({index * count // 15 for index in range(15)} | {count})
-    total = sum(abs(sum(right - said for said, right in rows[start:end])) for start, end in pairwise(edges))
-    found = of(SelectiveMetrics(confidence, correct), count)["adaptive_ece"]
-    assert found == pytest.approx(total / count, abs=1e-9)
+    total = sum(abs(sum(right - score for score, right in rows[start:end])) for start, end in pairwise(edges))
+    error = of(SelectiveMetrics(confidence, correct), count)["adaptive_ece"]
+    assert error == pytest.approx(total / count, abs=1e-9)
     ties = np.sort(np.arange(count) % 5 > 0)  # right and wrong answers of one tie are not sorted apart
     expected = 1 - ties.mean()
     assert of(SelectiveMetrics(np.ones(count, np.float32), ties), count)["adaptive_ece"] == pytest.approx(expected)
@@ -121,10 +121,10 @@ def fpr_by_thresholds(negative: list[float], positive: list[float]) -> float:
 @given(scores, scores)
 def test_detection_by_pairs_and_thresholds(negative: list[float], positive: list[float]) -> None:
     groups = np.array(negative), np.array(positive)
-    found = of(Detector(*groups), len(negative), len(positive))
+    metrics = of(Detector(*groups), len(negative), len(positive))
     assert auroc(*groups) == pytest.approx(auroc_by_pairs(negative, positive), abs=1e-12)
-    assert found["auroc"] == pytest.approx(auroc(*groups), abs=1e-12)
-    assert found["fpr95"] == fpr95(*groups) == pytest.approx(fpr_by_thresholds(negative, positive), abs=1e-12)
+    assert metrics["auroc"] == pytest.approx(auroc(*groups), abs=1e-12)
+    assert metrics["fpr95"] == fpr95(*groups) == pytest.approx(fpr_by_thresholds(negative, positive), abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,12 +161,12 @@ def test_fpr95_may_miss_just_five_percent(count: int) -> None:
 def test_the_error_of_a_difference_of_areas_by_pairs(inside: int, outside: int, seed: int) -> None:
     """DeLong's variance from the matrix of all pairs, ties among them."""
     rng = np.random.default_rng(seed)
-    known, unknown = rng.integers(0, 6, (2, inside)), rng.integers(1, 7, (2, outside))
-    wins = (unknown[:, :, None] > known[:, None]) + 0.5 * (unknown[:, :, None] == known[:, None])  # [2, K, N]
+    negative, positive = rng.integers(0, 6, (2, inside)), rng.integers(1, 7, (2, outside))
+    wins = (positive[:, :, None] > negative[:, None]) + 0.5 * (positive[:, :, None] == negative[:, None])  # [2, K, N]
     apart = wins[0] - wins[1]
     variance = np.var(apart.mean(axis=1), ddof=1) / outside + np.var(apart.mean(axis=0), ddof=1) / inside
-    found, error = auroc_difference((known[0], unknown[0]), (known[1], unknown[1]))
-    assert found == pytest.approx(apart.mean())
+    difference, error = auroc_difference((negative[0], positive[0]), (negative[1], positive[1]))
+    assert difference == pytest.approx(apart.mean())
     assert error == pytest.approx(math.sqrt(variance))
     assert auroc_difference((np.zeros(3), np.ones(1)), (np.ones(3), np.ones(1)))[1] == math.inf
 
@@ -174,7 +174,7 @@ def test_the_error_of_a_difference_of_areas_by_pairs(inside: int, outside: int, 
 @settings(max_examples=60, deadline=None)
 @given(judged, st.integers(0, 10_000))
 def test_selective_metrics_by_their_definitions(pairs: list[tuple[int, bool]], seed: int) -> None:
-    """Each example of a tie counts its tie's mean error; AUGRC is known from error rate and AUROC (Traub et al. 2024).
+    """Each example of a tie counts its tie's mean error; AUGRC follows from error rate and AUROC (Traub et al. 2024).
 
     None depends on the order of the examples.
     """
@@ -182,20 +182,20 @@ def test_selective_metrics_by_their_definitions(pairs: list[tuple[int, bool]], s
     order = sorted(range(len(doubt)), key=lambda index: doubt[index])
     share = [np.mean([wrong[other] for other in order if doubt[other] == doubt[index]]) for index in order]
     risks = [math.fsum(share[:answered]) / answered for answered in range(1, len(order) + 1)]
-    found = of(SelectiveMetrics(-doubt, ~wrong), len(doubt))
-    assert found["aurc"] == pytest.approx(np.mean(risks), abs=1e-9)
+    metrics = of(SelectiveMetrics(-doubt, ~wrong), len(doubt))
+    assert metrics["aurc"] == pytest.approx(np.mean(risks), abs=1e-9)
     for coverage in (80, 90, 95):
         answered = max(1, math.ceil(coverage / 100 * len(order) - 1e-9))
-        assert found[f"risk_at_{coverage}"] == pytest.approx(risks[answered - 1], abs=1e-9)
+        assert metrics[f"risk_at_{coverage}"] == pytest.approx(risks[answered - 1], abs=1e-9)
     rate = wrong.mean()
     area = auroc(doubt[~wrong], doubt[wrong]) if 0 < rate < 1 else 0.0
-    assert found["augrc"] == pytest.approx((1 - area) * rate * (1 - rate) + rate**2 / 2, abs=1e-9)
+    assert metrics["augrc"] == pytest.approx((1 - area) * rate * (1 - rate) + rate**2 / 2, abs=1e-9)
     coverages, curve = risk_coverage(doubt, wrong)
     np.testing.assert_allclose(curve, risks, atol=1e-9)
     np.testing.assert_allclose(coverages, np.arange(1, len(doubt) + 1) / len(doubt))
     mixed = np.random.default_rng(seed).permutation(len(doubt))
     for name, value in of(SelectiveMetrics(-doubt[mixed], ~wrong[mixed]), len(doubt)).items():
-        assert value == pytest.approx(found[name], abs=1e-12), name
+        assert value == pytest.approx(metrics[name], abs=1e-12), name
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -219,12 +219,12 @@ def test_metrics_of_resamples_are_those_of_the_examples_that_they_drew(count: in
         counts = [
             np.stack([np.bincount(row, minlength=rows.shape[1]) for row in rows]).astype(np.int32) for rows in places
         ]
-        found = statistic()(*counts)
+        metrics = statistic()(*counts)
         for row in range(5):
             expected = of(statistic(places[0][row], places[1][row]), count, len(ood))
-            assert found.keys() == expected.keys()
+            assert metrics.keys() == expected.keys()
             for name, value in expected.items():
-                assert found[name][row] == pytest.approx(value, abs=1e-9, nan_ok=True), name
+                assert metrics[name][row] == pytest.approx(value, abs=1e-9, nan_ok=True), name
 
 
 @pytest.mark.parametrize("members", [1, 2, 4])
@@ -259,21 +259,17 @@ def test_bootstrap_intervals_cover_and_pair(monkeypatch: pytest.MonkeyPatch) -> 
 
     rng = np.random.default_rng(7)
     expected = [rng.integers(0, 9, 9).sum() + rng.integers(0, 4, 4).sum() for _ in range(5)]
-    np.testing.assert_array_equal(resampled(statistic, [9, 4], 5, 7)["sum"], expected, "whatever the blocks")
-
-
-def one_hot(predicted: np.ndarray, classes: int) -> np.ndarray:
-    return np.eye(classes, dtype=np.float32)[predicted]
+    np.testing.assert_array_equal(resampled(statistic, [9, 4], 5, 7)["sum"], expected, "independent of blocks")
 
 
 @pytest.mark.parametrize(("classes", "count"), [(2, 60), (150, 3000)])
 @pytest.mark.parametrize("quality", [0.7, 1.0])
 def test_labels_in_another_order_are_noticed(classes: int, count: int, quality: float) -> None:
-    """And those in the right order are not, nor are labels at random."""
+    """Labels in the right order and random labels raise no note."""
     rng = np.random.default_rng(classes)
     labels = rng.integers(0, classes, count * (3 if quality < 1 else 1))
     noise = rng.integers(0, classes, len(labels))
-    probabilities = one_hot(np.where(rng.random(len(labels)) < quality, labels, noise), classes)
+    probabilities = np.eye(classes, dtype=np.float32)[np.where(rng.random(len(labels)) < quality, labels, noise)]
     names = [f"class {index}" for index in range(classes)]
     (note,) = order_notes("test.csv", probabilities, (labels + 1) % classes, names)
     assert "test.csv" in note

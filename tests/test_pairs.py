@@ -137,7 +137,7 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     np.savez(tmp_path / "triples.npz", x=np.array([["a", "b", "c"]]), y=np.array([0]))
     with pytest.raises(InputError, match=r"triples\.npz .*\[1, 3\]"):
         read_examples(tmp_path / "triples.npz", ["x", "y"])
-    with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
+    with pytest.raises(InputError, match=r"pairs\.npz has no column 'b'"):
         read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
 
 

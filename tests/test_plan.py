@@ -32,8 +32,8 @@ def keeping(*keep: Any) -> dict[str, Any]:
 @st.composite
 def plans(draw: st.DrawFn) -> HeadPlan:
     layers, heads = draw(st.integers(1, 4)), draw(st.integers(1, 7))
-    kept = st.sets(st.integers(0, heads - 1), min_size=1).map(lambda indices: tuple(sorted(indices)))
-    member = st.tuples(*[kept] * layers)
+    layer_heads = st.sets(st.integers(0, heads - 1), min_size=1).map(lambda indices: tuple(sorted(indices)))
+    member = st.tuples(*[layer_heads] * layers)
     members = draw(st.lists(member, min_size=1, max_size=4))
     facts = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.none(), max_size=3))
     return HeadPlan(
@@ -52,7 +52,7 @@ def test_saved_bytes_survive_load_and_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "named"),
+    ("data", "pattern"),
     [
         (keeping([0, 4], [2]), r"member 1, layer 0 .*\[0, 4\]"),
         (keeping([0], [1.0]), r"members\[1\]\.keep\[1\]"),
@@ -64,12 +64,12 @@ def test_saved_bytes_survive_load_and_save(tmp_path: Path) -> None:
         (None, "schema"),
     ],
 )
-def test_invalid_plan_is_refused(data: Any, named: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=named):
+def test_invalid_plan_is_refused(data: Any, pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=pattern):
         HeadPlan.from_json(data)
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(PlanError, match=rf"bad\.json: .*{named}"):
+    with pytest.raises(PlanError, match=rf"bad\.json: .*{pattern}"):
         HeadPlan.load(path)
 
 
@@ -91,8 +91,8 @@ def test_lists_become_tuples() -> None:
     assert (plan.same_heads(0), plan.same_heads(1), plan.fork) == (False, True, 0)
 
 
-def test_what_json_cannot_hold_is_saved_as_json(tmp_path: Path) -> None:
-    """NaN as null, and half of a surrogate pair, as of a file whose name is not UTF-8, escaped."""
+def test_values_that_json_lacks_are_saved(tmp_path: Path) -> None:
+    """NaN becomes null; half of a surrogate pair, from a file name that is not UTF-8, is escaped."""
     plan = HeadPlan.from_json(changed(provenance={"score": float("nan"), "data": "\udcff.csv", "words": "Maße"}))
     plan.save(tmp_path / "plan.json")
     assert "NaN" not in (tmp_path / "plan.json").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_any_valid_plan_round_trips(plan: HeadPlan) -> None:
     overlap = plan.overlap()
     assert all(0 <= value <= 1 for value in (*overlap["pairs"].values(), *overlap["per_layer"]))
     assert again.provenance == plan.provenance
-    assert again.head_counts() == [[len(kept) for kept in keep] for keep in plan.members]
+    assert again.head_counts() == [[len(heads) for heads in keep] for keep in plan.members]
 
 
 def test_check_fits_accepts_its_own_shape_only() -> None:

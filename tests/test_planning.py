@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from support import (
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
     """|Σ a·∂L/∂a| of every head, each example run alone through the unmodified model."""
     assert examples.labels is not None
-    found = np.zeros((len(examples), LAYERS, HEADS))
+    scores = np.zeros((len(examples), LAYERS, HEADS))
     for index, (item, label) in enumerate(zip(examples.inputs, examples.labels, strict=True)):
         captured: dict[int, torch.Tensor] = {}
 
@@ -56,28 +55,15 @@ def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarra
             assert a.grad is not None
             assert a.shape[-1] % HEADS == 0
             product = (a * a.grad)[0].detach().double().numpy().reshape(a.shape[1], HEADS, -1)
-            found[index, layer] = np.abs(product.sum(axis=(0, 2)))
+            scores[index, layer] = np.abs(product.sum(axis=(0, 2)))
         model.zero_grad()
-    return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models run faster without a pool of threads that wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    return scores
 
 
 # Taylor importance
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_taylor_scores_match_each_example_alone(family: str) -> None:
     model, examples = make_model(family), examples_of(family, 7)
     expected = oracle(model, family, examples)
@@ -86,14 +72,14 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         assert len({item.tokens for item in examples.inputs}) > 3
     for size in (1, 4, 32):
         processor = ReadyTensors(padding=1 if family == "roberta" else 0)
-        found = taylor_scores(model, examples, processor, batch_size=size)
-        assert found.shape == (7, LAYERS, HEADS), size
+        scores = taylor_scores(model, examples, processor, batch_size=size)
+        assert scores.shape == (7, LAYERS, HEADS), size
         most = 1e-5 * expected.max()
-        np.testing.assert_allclose(found, expected, atol=most, rtol=1e-4, err_msg=f"batches of {size}")
+        np.testing.assert_allclose(scores, expected, atol=most, rtol=1e-4, err_msg=f"batches of {size}")
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
 
 
-# How many heads
+# Numbers of heads
 
 
 @pytest.mark.parametrize(
@@ -129,7 +115,7 @@ def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
         head_counts(keep, members=2, layers=3, heads=8)
 
 
-# Which heads
+# Sets of heads
 
 
 @settings(max_examples=60, deadline=None)
@@ -137,36 +123,32 @@ def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
     rows=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=3),
     shares=st.lists(st.floats(0, 1), min_size=3, max_size=3),
 )
-def test_sets_come_by_what_they_lose(rows: list[list[int]], shares: list[float]) -> None:
+def test_sets_come_by_descending_score(rows: list[list[int]], shares: list[float]) -> None:
     """Every set, once, against all combinations sorted by their summed score."""
     counts = [max(1, round(share * len(row))) for share, row in zip(shares, rows, strict=False)]
     layers = [itertools.combinations(range(len(row)), count) for row, count in zip(rows, counts, strict=True)]
     expected = list(itertools.product(*layers))
-    found = list(sets_by_score([np.array(row, float) for row in rows], counts))
+    sets = list(sets_by_score([np.array(row, float) for row in rows], counts))
 
     def total(keep: Any) -> int:
-        return sum(row[head] for row, kept in zip(rows, keep, strict=True) for head in kept)
+        return sum(row[head] for row, heads in zip(rows, keep, strict=True) for head in heads)
 
-    assert sorted(found) == sorted(expected)
-    assert [total(keep) for keep in found] == sorted(map(total, expected), reverse=True)
+    assert sorted(sets) == sorted(expected)
+    assert [total(keep) for keep in sets] == sorted(map(total, expected), reverse=True)
 
 
-def test_a_member_takes_what_nobody_has() -> None:
-    """The set that loses least is another's, and the next one too."""
+def test_a_member_takes_the_best_unused_set() -> None:
+    """Other members use the best sets."""
     scores = np.array([[9.0, 8.0, 1.0], [5.0, 4.5, 3.0]])
-    found = choose_apart([scores] * 4, [[1, 1]] * 4)
-    assert found == [((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((1,), (1,))]  # lose 0, .5, 1 and 1.5
+    sets = choose_apart([scores] * 4, [[1, 1]] * 4)
+    assert sets == [((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((1,), (1,))]  # lose 0, .5, 1 and 1.5
     assert choose_apart([scores] * 2, [[1, 1]] * 2, fixed={1: ((0,), (0,))}) == [((0,), (1,)), ((0,), (0,))]
     apart = [scores, scores[:, ::-1]]
     assert choose_apart(apart, [[1, 1]] * 2) == [choose_heads(table, [1, 1]) for table in apart]
-    assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "there is one set"
+    assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "only one set exists"
 
 
 # Diversity
-
-
-def per_example(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).gamma(1.0, size=(40, LAYERS, HEADS)).astype(np.float32)
 
 
 def test_noise_is_log_normal_with_the_given_spread() -> None:

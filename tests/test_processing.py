@@ -267,7 +267,7 @@ def test_gray_model_reads_one_channel() -> None:
     [
         (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
         (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
-        ("https://example.org/cat.png", r"https://.*address"),
+        ("https://example.org/cat.png", r"https://.*URL"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),

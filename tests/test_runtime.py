@@ -123,7 +123,7 @@ def test_long_text_is_truncated_with_a_warning(text_bundle: Path, caplog: pytest
     with load(text_bundle) as predictor, caplog.at_level(logging.WARNING):
         got = predictor.predict(["hello", "money " * 20_000])
         assert_same(got.take(np.array([1])), predictor.predict("money " * 38))
-    assert "1 of 2 texts were cut to the 40 tokens this model reads (first: input 1)" in caplog.text
+    assert "1 of 2 texts were truncated to the 40 tokens this model reads (first: input 1)" in caplog.text
 
 
 SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")

@@ -1,4 +1,4 @@
-"""Models of one output, regressions and cross-encoders: from the checkpoint to a score, against the hook oracle."""
+"""Regressions and cross-encoders: from the checkpoint to a score, against the hook oracle."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fused with a random plan, and exported with the members' scores."""
+    """A bundle with a random plan, exported with the members' scores."""
     folder = tmp_path_factory.mktemp("bundle") / "out"
     plan = hydrant.plan_heads(checkpoint, method="random", keep=2)
     hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
@@ -62,16 +62,10 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def own(bundle: Path, tmp_path: Path) -> Path:
-    """A copy for those who change it."""
-    return Path(shutil.copytree(bundle, tmp_path / "own"))
-
-
 READING = Reading(text="query", text_pair="text")
 
 
-# What the configuration says
+# Configuration
 
 
 @pytest.mark.parametrize(
@@ -91,7 +85,7 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
         ({"num_labels": 3, "problem_type": "regression"}, "problem_type"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], named: str) -> None:
+def test_unsupported_settings_are_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         architecture_of(make_model("bert", **settings))
 
@@ -103,7 +97,7 @@ def test_what_is_refused(settings: dict[str, Any], named: str) -> None:
     ("family", "activation", "lowering"), [("bert", "sigmoid", "grouped"), ("vit", "identity", "unrolled")]
 )
 def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, lowering: str, tmp_path: Path) -> None:
-    """On every backend; of every family in ``test_every_task``."""
+    """Every backend; ``test_every_task`` covers every family."""
     model = make_scorer(family, **(SIGMOID if activation == "sigmoid" else {}))
     plan, inputs = random_plan(family, 3), make_inputs(family)
     expected = oracle.scores([model], plan, inputs, activation)
@@ -113,15 +107,16 @@ def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, 
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
-            found = predictor.predict(arrays)
+            scores = predictor.predict(arrays)
         for name, wanted in expected.items():
-            np.testing.assert_allclose(getattr(found, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
+            np.testing.assert_allclose(getattr(scores, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
 
 
 # The bundle and the graph
 
 
-def test_low_precision_follows_the_reference(own: Path) -> None:
+def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(bundle, tmp_path / "own")
     hydrant.export_onnx(own, "bf16")
     report = hydrant.verify(own, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
@@ -140,13 +135,13 @@ def test_predictions_of_pairs(bundle: Path, checkpoint: Path) -> None:
     plan = hydrant.Bundle.open(bundle).plan()
     expected = oracle.scores([model], plan, tensors, "sigmoid")
     with hydrant.load(bundle) as predictor:
-        found = predictor.predict(PAIRS)
-        np.testing.assert_allclose(found.score, expected["score"], atol=1e-5)
-        np.testing.assert_allclose(found.score_variance, expected["score_variance"], atol=1e-5)
-        assert found.probabilities is found.label is found.interval_low is None
-        assert set(found.to_dict()) == {"score", "score_variance", "member_scores"}
-        assert found.rows(predictor.labels)[0] == {
-            "index": 0, "score": float(str(found.score[0])), "score_variance": float(str(found.score_variance[0])),
+        scores = predictor.predict(PAIRS)
+        np.testing.assert_allclose(scores.score, expected["score"], atol=1e-5)
+        np.testing.assert_allclose(scores.score_variance, expected["score_variance"], atol=1e-5)
+        assert scores.probabilities is scores.label is scores.interval_low is None
+        assert set(scores.to_dict()) == {"score", "score_variance", "member_scores"}
+        assert scores.rows(predictor.labels)[0] == {
+            "index": 0, "score": float(str(scores.score[0])), "score_variance": float(str(scores.score_variance[0])),
             "abstain": None,
         }  # fmt: skip
         failed = predictor.predict([PAIRS[0], 3], on_error="row")
@@ -161,10 +156,10 @@ def test_predictions_of_pairs(bundle: Path, checkpoint: Path) -> None:
 def test_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("text,label\na,1.5\nb,-2\nc,1e3\n")
-    found = read_examples(path, ["score"]).labels
-    assert found is not None
-    assert found.dtype == np.float64
-    assert found.tolist() == [1.5, -2.0, 1000.0]
+    labels = read_examples(path, ["score"]).labels
+    assert labels is not None
+    assert labels.dtype == np.float64
+    assert labels.tolist() == [1.5, -2.0, 1000.0]
     for wrong in ("great", "nan"):
         path.write_text(f"text,label\na,1\nb,{wrong}\n")
         with pytest.raises(InputError, match=f"label '{wrong}' at .* row 2"):
@@ -175,7 +170,7 @@ def test_labels_are_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["relevance", "regression"])
-def test_a_budget_compares_plans_by_what_labels_ask_for(
+def test_a_budget_compares_plans_by_the_loss_of_the_task(
     kind: str, checkpoint: Path, table: Path, tmp_path: Path
 ) -> None:
     source: Path = checkpoint
@@ -188,12 +183,12 @@ def test_a_budget_compares_plans_by_what_labels_ask_for(
     plan = hydrant.plan_heads(
         source, data, keep=hydrant.Budget(2.5), reading=READING if kind == "relevance" else Reading()
     )
-    found = plan.provenance["budget"]
+    budget = plan.provenance["budget"]
     assert plan.provenance["loss"] == ("cross-entropy" if kind == "relevance" else "squared error")
-    assert ("accuracy" in found) == (kind == "relevance")
-    assert ("rmse" in found) == (kind == "regression")
-    assert found["ratio"] <= 2.5
-    assert len(found["candidates"]) > 1
+    assert ("accuracy" in budget) == (kind == "relevance")
+    assert ("rmse" in budget) == (kind == "regression")
+    assert budget["ratio"] <= 2.5
+    assert len(budget["candidates"]) > 1
     from hydrant.cli.plan import plan_text
 
     assert ("RMSE" in plan_text(plan)) == (kind == "regression")

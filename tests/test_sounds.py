@@ -94,7 +94,7 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
         (noise(39), "input 0 has 39 samples"),
         (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
         (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
-        ("no/such.wav", "sound no/such.wav is no file"),
+        ("no/such.wav", "sound no/such.wav"),
         (b"RIFFnothing", "cannot read input 0"),
         (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
     ],

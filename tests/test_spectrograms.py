@@ -72,9 +72,8 @@ def test_a_longer_sound_is_cut_and_that_is_said_once(caplog: pytest.LogCaptureFi
     most = 39 * 160 + 400
     cut = ours.encode([tone(most + 159, 0), tone(most + 160, 0), tone(3 * most, 0)])
     assert [item.truncated for item in cut] == [False, True, True]
-    assert [record.getMessage() for record in caplog.records] == [
-        "input 1 is longer than what the model reads; the rest of it, and of others, is ignored"
-    ]
+    (record,) = caplog.records
+    assert "input 1" in record.getMessage()
 
 
 @pytest.mark.parametrize("kind", sorted(SOUNDS))

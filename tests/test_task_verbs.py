@@ -1,4 +1,4 @@
-"""What whole-path verbs do for scores, labels and tags: make, explore, circuits, corruptions, baselines."""
+"""Regression, multi-label and token classification: make, explore, circuits, corruptions, baselines."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 @pytest.mark.parametrize("kind", ["regression", "relevance", "multi_label"])
 @pytest.mark.slow
 def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
-    case, said = cases[kind], []
+    case, messages = cases[kind], []
     tuning: dict[str, Any] = {"fast": True} if kind == "relevance" else {"epochs": 1, "learning_rate": 1e-3}
     recipe = Recipe(members=2, budget=2.0, **tuning)
     report = hydrant.make(
         case.checkpoint, case.train, case.validation, case.ood, output=tmp_path / "out", recipe=recipe,
-        reading=case.reading, say=said.append,
+        reading=case.reading, say=messages.append,
     )  # fmt: skip
     assert report.verified
     stages = report.stages
     assert Bundle.open(report.bundle).has("density.safetensors")
     assert ("rmse" in stages["plan"]) == (kind == "regression")
     expected = "for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
-    assert expected in said[4]
+    assert expected in messages[4]
     ours, single = report.figures()
     quality = {"regression": "rmse", "relevance": "ndcg", "multi_label": "micro_f1"}[kind]
-    assert all(np.isfinite(found[quality]) for found in (ours, single))
+    assert all(np.isfinite(figures[quality]) for figures in (ours, single))
     assert ours["distance_auroc"] is not None
-    assert stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
+    assert stages["evaluate"]["notes"] == [], "no earlier stage used the test examples"
     if kind != "relevance":
         assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
 
@@ -76,12 +76,12 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     command = ("make", case.checkpoint, "--data", case.train, "--validation", case.validation, "--ood", case.ood)
     refused = run_cli(*command, "--budget", 1.01, "-o", out, "--members", 2)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
-    assert not list(tmp_path.iterdir()), "nothing was done, so that another budget may be asked for"
+    assert not list(tmp_path.iterdir()), "nothing was written: another budget may follow"
     done = run_cli(*command, "--epochs", 1, "-o", out, "--members", 2)
     assert done.returncode == 0, done.stderr
     assert "span F1" in done.stdout
     report = json.loads((out / "reports/make.json").read_text())
-    assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
+    assert report["stages"]["plan"]["limit"] == 1.5, "the least for members whose last layer runs on every token"
     assert report["stages"]["calibrate"]["distance"]["taps"]
 
 
@@ -90,15 +90,15 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
 
 @pytest.fixture(scope="module")
 def bundles(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of each task, fused with a random plan and exported."""
-    made = {}
+    """One exported bundle per task, with a random plan."""
+    paths = {}
     for kind, case in cases.items():
-        made[kind] = tmp_path_factory.mktemp("bundles") / kind
+        paths[kind] = tmp_path_factory.mktemp("bundles") / kind
         plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
         processor = load_processor(case.checkpoint, "text")
-        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), made[kind], processor)
-        hydrant.export_onnx(made[kind])
-    return made
+        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), paths[kind], processor)
+        hydrant.export_onnx(paths[kind])
+    return paths
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,22 +118,22 @@ def test_corrupted_inputs_of_every_task(
     title = tasks.TASKS[TASKS[kind]].columns[loss].title
     assert f"{title} on 66 corrupted examples minus {title}" in page.read_text()
     # the worst by hand, through what ships
-    known = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
-    known = known.take(np.random.default_rng(0).permutation(len(known)))
-    changed = typos(known.inputs, 5, 0)
-    assert [type(item) for item in changed] == [type(item) for item in known.inputs]
+    data = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
+    data = data.take(np.random.default_rng(0).permutation(len(data)))
+    changed = typos(data.inputs, 5, 0)
+    assert [type(item) for item in changed] == [type(item) for item in data.inputs]
     with hydrant.load(bundles[kind], "onnxruntime") as predictor:
-        found = predictor.predict(changed)
+        prediction = predictor.predict(changed)
         if kind == "tokens":
-            words = predictor.words(found)
-            said = np.concatenate([each.prediction.probabilities for each in words])
-            tags = np.concatenate([row[: len(text)] for row, text in zip(known.labels, known.inputs, strict=True)])
-            expected = float(-np.log(said[np.arange(len(tags)), tags]).mean())
+            words = predictor.words(prediction)
+            p = np.concatenate([each.prediction.probabilities for each in words])
+            tags = np.concatenate([row[: len(text)] for row, text in zip(data.labels, data.inputs, strict=True)])
+            expected = float(-np.log(p[np.arange(len(tags)), tags]).mean())
         elif kind == "multi_label":
-            chosen = np.where(known.labels, found.probabilities, 1 - found.probabilities)
+            chosen = np.where(data.labels, prediction.probabilities, 1 - prediction.probabilities)
             expected = float(-np.log(chosen).sum(axis=1).mean())
         else:
-            expected = float(np.sqrt(((found.score - known.labels) ** 2).mean()))
+            expected = float(np.sqrt(((prediction.score - data.labels) ** 2).mean()))
     assert model.noise[4].figures[loss] == pytest.approx(expected, rel=1e-4)
 
 
@@ -145,22 +145,22 @@ def test_corrupted_inputs_of_every_task(
 def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases[kind]
     grid = Grid(forks=[2], heads=[1], methods=["random"], tuning=Jointly(epochs=1), max_accuracy_loss=1000)
-    given = {"train": case.train} if kind == "regression" else {}
-    found = hydrant.explore(
-        case.checkpoint, case.validation, case.ood, grid=grid, budget=2.5, members=2, reading=case.reading, **given
+    data = {"train": case.train} if kind == "regression" else {}
+    exploration = hydrant.explore(
+        case.checkpoint, case.validation, case.ood, grid=grid, budget=2.5, members=2, reading=case.reading, **data
     )
-    single, *rows = found.rows
-    assert [row.heads for row in rows] == ([1, 1] if given else [1])
+    single, *rows = exploration.rows
+    assert [row.heads for row in rows] == ([1, 1] if data else [1])
     if kind == "regression":
         assert single.accuracy is single.ece is single.auroc is None, "one model has no variance"
         assert rows[0].auroc is not None
     else:
         assert single.rmse is None
         assert 0 <= single.ece <= 1
-    assert found.chosen > 0
-    assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
-    assert Image.open(io.BytesIO(draw_exploration(found))).width > 900
-    assert ("RMSE" in exploration_text(found)) == (kind == "regression")
+    assert exploration.chosen > 0
+    assert exploration.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
+    assert Image.open(io.BytesIO(draw_exploration(exploration))).width > 900
+    assert ("RMSE" in exploration_text(exploration)) == (kind == "regression")
 
 
 # Circuits
@@ -174,15 +174,15 @@ def task_model(kind: str) -> Any:
     return model
 
 
-def naive_circuit(found: Callable[[Any], tuple[Any, Any, Any]], objective: str) -> Any:
-    """Heads and scores by full forward passes with heads silenced → losses, and entropies of known and others."""
+def naive_circuit(passes: Callable[[Any], tuple[Any, Any, Any]], objective: str) -> Any:
+    """Heads and scores by full forward passes, which return losses, ID entropies and OOD entropies."""
     chosen: list[tuple[int, ...]] = []
     table = []
     for layer, count in enumerate([2, 1, 3]):
         scores = []
         for head in range(HEADS):
             rest = tuple(other for other in range(HEADS) if other != head)
-            losses, inside, outside = map(np.array, found([*chosen, rest, *[FULL] * (LAYERS - layer - 1)]))
+            losses, inside, outside = map(np.array, passes([*chosen, rest, *[FULL] * (LAYERS - layer - 1)]))
             nll, separation = losses.mean(), np.log1p(np.exp(inside[:, None] - outside)).mean()
             scores.append({"nll": nll, "separation": separation, "both": nll + separation}[objective])
         table.append(scores)
@@ -190,15 +190,15 @@ def naive_circuit(found: Callable[[Any], tuple[Any, Any, Any]], objective: str) 
     return tuple(chosen), table
 
 
-def assert_found(model: Any, parts: tuple[Examples, Examples], processor: Any, objective: str, expected: Any) -> Any:
-    """The search finds these heads and scores; its figures."""
+def assert_circuits(model: Any, parts: tuple[Examples, Examples], processor: Any, objective: str, expected: Any) -> Any:
+    """Compare the search with these heads and scores; return its metrics' names."""
     heads, scores = expected
     wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
-    found = find_circuits(model, *parts, processor, wanted, batch_size=5)
-    assert found.members == (heads,)
-    np.testing.assert_allclose(found.scores[0], scores, rtol=1e-4, atol=1e-5)
-    assert set(found.before) == set(found.after)
-    return set(found.after)
+    circuits = find_circuits(model, *parts, processor, wanted, batch_size=5)
+    assert circuits.members == (heads,)
+    np.testing.assert_allclose(circuits.scores[0], scores, rtol=1e-4, atol=1e-5)
+    assert set(circuits.before) == set(circuits.after)
+    return set(circuits.after)
 
 
 FULL = tuple(range(HEADS))
@@ -224,27 +224,27 @@ def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) ->
             p = 1 / (1 + np.exp(-z))
             entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
             if index < 6:
-                said = np.where(np.atleast_1d(labels[index]), p, 1 - p)
-                losses.append((float(z[0]) - labels[index]) ** 2 if kind == "regression" else -np.log(said).sum())
+                q = np.where(np.atleast_1d(labels[index]), p, 1 - p)
+                losses.append((float(z[0]) - labels[index]) ** 2 if kind == "regression" else -np.log(q).sum())
         return losses, entropies[:6], entropies[6:]
 
-    told = assert_found(model, parts, ReadyTensors(padding=0), objective, naive_circuit(passes, objective))
-    assert told == ({"rmse"} if kind == "regression" else DETECTING)
+    names = assert_circuits(model, parts, ReadyTensors(padding=0), objective, naive_circuit(passes, objective))
+    assert names == ({"rmse"} if kind == "regression" else DETECTING)
 
 
 def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, Case]) -> None:
-    """Words of several tokens, texts of several lengths; a text is as unsure as its least sure word."""
+    """Words of several tokens, texts of several lengths; a text's entropy is that of its least certain word."""
     model = make_tagger()
     model.classifier.weight.data.mul_(0.3)
     processor = load_processor(cases["tokens"].checkpoint, "text")
     texts, tags = sentences(7, 5)
     tags[2] = [None, *tags[2][1:]]
-    known = read_examples((texts, tags), TAGS, task="tokens")
-    unknown = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
+    id_data = read_examples((texts, tags), TAGS, task="tokens")
+    ood_data = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
 
     def passes(keep: Any) -> tuple[Any, Any, Any]:
         losses, doubts = [], []
-        for index, words in enumerate([*texts, *unknown.inputs]):
+        for index, words in enumerate([*texts, *ood_data.inputs]):
             inputs = processor(words, is_split_into_words=True, return_tensors="pt")
             logits = oracle.member_logits(model, keep, HEADS, dict(inputs))[0]
             p = oracle.softmax(logits[[inputs.word_ids(0).index(word) for word in range(len(words))]])
@@ -255,7 +255,7 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
         return losses, doubts[:7], doubts[7:]
 
     ready = from_transformers(processor, architecture_of(model))
-    assert assert_found(model, (known, unknown), ready, "both", naive_circuit(passes, "both")) == DETECTING
+    assert assert_circuits(model, (id_data, ood_data), ready, "both", naive_circuit(passes, "both")) == DETECTING
 
 
 @pytest.mark.slow
@@ -271,13 +271,13 @@ def test_circuits_of_a_regression(cases: dict[str, Case]) -> None:
 
 
 def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
-    """Texts whose labels lie around what the model says, so that pruning loses."""
+    """Texts with labels near the model's predictions, so that pruning increases the error."""
     texts = list(read_examples(case.validation, None).inputs)
     model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
     with torch.no_grad():
         inputs = AutoTokenizer.from_pretrained(case.checkpoint)(texts, padding=True, return_tensors="pt")
-        said = model(**inputs).logits[:, 0].numpy()
-    return texts, (said + np.random.default_rng(0).normal(0, spread * said.std(), len(said))).tolist()
+        scores = model(**inputs).logits[:, 0].numpy()
+    return texts, (scores + np.random.default_rng(0).normal(0, spread * scores.std(), len(scores))).tolist()
 
 
 # evaluate --baselines
@@ -289,17 +289,17 @@ def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], t
     report = hydrant.evaluate(
         bundles["multi_label"], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
     )
-    found = report.models[1].baselines
-    there = {"max_logit", "predictive_entropy", "energy", "knn", "mahalanobis"}
-    assert {name.partition(".")[0] for name in found.figures} == there
-    assert there | set(found.left_out) == set(BASELINES)
+    baselines = report.models[1].baselines
+    names = {"max_logit", "predictive_entropy", "energy", "knn", "mahalanobis"}
+    assert {name.partition(".")[0] for name in baselines.figures} == names
+    assert names | set(baselines.left_out) == set(BASELINES)
     assert "Baselines" in page.read_text()
     assert "one Gaussian" in evaluation_text(report)
     # the untouched checkpoint, one text at a time
     model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
     tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
 
-    def told(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    def run(path: Path) -> tuple[np.ndarray, np.ndarray]:
         rows, firsts = [], []
         with torch.no_grad():
             for text in read_examples(path, None).inputs:
@@ -308,26 +308,26 @@ def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], t
                 firsts.append(tower.last_hidden_state[0, 0].double().numpy())
         return np.array(rows), np.array(firsts)
 
-    (known, inside), (strange, outside), (_, trained) = map(told, (case.validation, case.ood, case.train))
+    (known, inside), (strange, outside), (_, trained) = map(run, (case.validation, case.ood, case.train))
     gaussian = sklearn.covariance.OAS().fit(trained)
     squared = [gaussian.mahalanobis(features) for features in (inside, outside)]
-    assert found.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
+    assert baselines.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
     energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
-    assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
+    assert baselines.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
 
 
 def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
-    """By the spans that the untouched checkpoint finds, one text at a time."""
+    """Against spans of the untouched checkpoint, one text at a time."""
     case = cases["tokens"]
     figures = Figures(baselines=True, bootstrap=20)
     strange = sentences(30, 9)[0]
     report = hydrant.evaluate(
         bundles["tokens"], case.validation, (strange, None), figures=figures, compare=[case.checkpoint]
     )
-    found = report.models[1].baselines
-    assert found is not None
-    assert set(found.left_out) == {"knn", "vim", "mahalanobis", "relative_mahalanobis"}
-    assert {name.partition(".")[0] for name in found.figures} | set(found.left_out) == set(BASELINES)
+    baselines = report.models[1].baselines
+    assert baselines is not None
+    assert set(baselines.left_out) == {"knn", "vim", "mahalanobis", "relative_mahalanobis"}
+    assert {name.partition(".")[0] for name in baselines.figures} | set(baselines.left_out) == set(BASELINES)
     model = AutoModelForTokenClassification.from_pretrained(case.checkpoint).eval()
     tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
 
@@ -343,8 +343,8 @@ def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path])
                 spans.append(energy[first : last + 1].max())
         return np.array(spans)
 
-    known = read_examples(case.validation, TAGS, task="tokens")
-    inside, outside = (energies([list(text) for text in texts]) for texts in (known.inputs, strange))
-    figure = found.figures["energy.auroc"]
+    examples = read_examples(case.validation, TAGS, task="tokens")
+    inside, outside = (energies([list(text) for text in texts]) for texts in (examples.inputs, strange))
+    figure = baselines.figures["energy.auroc"]
     assert figure.value == pytest.approx(metrics.auroc(inside, outside), abs=2e-3)
     assert figure.low <= figure.value <= figure.high

@@ -1,4 +1,4 @@
-"""What calibration fits, of every task: against searches and second implementations, and its guarantees."""
+"""Calibration for every task: against searches and second implementations, and its guarantees."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def drawn(
 
 
 def fitted(
-    logits: np.ndarray, labels: np.ndarray, targets: Targets = Targets(), ood: Sample | None = None, **known: Any
+    logits: np.ndarray, labels: np.ndarray, targets: Targets = Targets(), ood: Sample | None = None, **extra: Any
 ) -> Calibration:
-    return fit_classes(Sample(logits, labels, **known), ood, Request(targets, list("abcde"), {"data": "x"}))
+    return fit_classes(Sample(logits, labels, **extra), ood, Request(targets, list("abcde"), {"data": "x"}))
 
 
 # Temperature
@@ -71,9 +71,9 @@ def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
     logits, labels = drawn(3, members=members, scale=scale)
     grid = np.exp(np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), 3001))
     best = grid[np.argmin([nll(logits, labels, temperature) for temperature in grid])]
-    found = fit_temperature(logits, labels)
-    assert found == pytest.approx(best, rel=2.5e-3)
-    assert averaged_nll(logits, labels, found) <= nll(logits, labels, best) + 1e-9
+    fitted_temperature = fit_temperature(logits, labels)
+    assert fitted_temperature == pytest.approx(best, rel=2.5e-3)
+    assert averaged_nll(logits, labels, fitted_temperature) <= nll(logits, labels, best) + 1e-9
     assert averaged_nll(logits, labels, 1.7) == pytest.approx(nll(logits, labels, 1.7), abs=1e-9)
 
 
@@ -83,7 +83,7 @@ def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.8, 0.9, 0.95]), st.integers(19, 60), st.booleans())
 def test_ranks_hold_for_every_left_out_example(seed: int, level: float, count: int, tied: bool) -> None:
-    """Of n + 1 exchangeable values each may be the fresh one: the mean over all is at least the level, exactly."""
+    """Any of n + 1 exchangeable values may be the fresh one: the mean coverage is at least the level, exactly."""
     values = np.random.default_rng(seed).normal(size=count + 1).astype(np.float32)
     if tied:
         values = np.round(values)
@@ -109,17 +109,17 @@ def test_thresholds_answer_and_catch_what_they_promise(seed: int, count: int) ->
 
 
 def drawn_scores(rng: np.random.Generator, wrong: np.ndarray) -> dict[str, np.ndarray]:
-    """Scores that are as good as each other, and have much in common."""
-    common, found = rng.standard_normal(len(wrong)), {}
+    """Equally good, correlated scores."""
+    common, scores = rng.standard_normal(len(wrong)), {}
     for name, side in SIDES.items():
         certain = 0.8 * common + 0.6 * rng.standard_normal(len(wrong)) + wrong * 1.2
-        found[name] = (certain if side == "above" else -certain).astype(np.float32)
-    return {**found, "probabilities": np.full((len(wrong), 2), 0.5, np.float32)}
+        scores[name] = (certain if side == "above" else -certain).astype(np.float32)
+    return {**scores, "probabilities": np.full((len(wrong), 2), 0.5, np.float32)}
 
 
 @pytest.mark.parametrize(("errors", "most"), [(9, 0.0), (40, 0.1)])
-def test_of_scores_that_are_alike_the_confidence_stays(errors: int, most: float) -> None:
-    """However many others there are, and however few the errors."""
+def test_confidence_wins_among_equal_scores(errors: int, most: float) -> None:
+    """Independent of the number of other scores and of errors."""
     rng, left = np.random.default_rng(0), 0
     wrong = np.arange(400) < errors
     for _ in range(150):
@@ -136,7 +136,7 @@ def test_binomial_bound_by_its_definition(errors: int, count: int) -> None:
 
 
 def test_selective_risk_is_kept_on_fresh_data() -> None:
-    """In at least 95 % of the trials the true risk of the answers stays below the target."""
+    """The true risk stays below the target in at least 95 % of the trials."""
     broken = 0
     for trial in range(200):
         rng = np.random.default_rng(trial)
@@ -154,10 +154,12 @@ def test_conformal_sets_cover_exchangeable_data(method: Any, alpha: float) -> No
     covered, sizes = [], []
     for trial in range(150):
         logits, labels = drawn(trial, count=160)
-        made = fitted(logits[:80], labels[:80], Targets(Coverage(0.8), FalseAlarm(0.2), Conformal(alpha, method)))
-        assert made.conformal is not None
-        probabilities = summarise(logits[80:], made.temperature)["probabilities"]
-        sets = prediction_sets(probabilities, made.conformal.quantile, method)
+        calibration = fitted(
+            logits[:80], labels[:80], Targets(Coverage(0.8), FalseAlarm(0.2), Conformal(alpha, method))
+        )
+        assert calibration.conformal is not None
+        probabilities = summarise(logits[80:], calibration.temperature)["probabilities"]
+        sets = prediction_sets(probabilities, calibration.conformal.quantile, method)
         covered.append(sets[np.arange(80), labels[80:]].mean())
         sizes.append(sets.sum(axis=1).mean())
     assert np.mean(covered) >= 1 - alpha - 3 * np.std(covered) / math.sqrt(150)
@@ -172,24 +174,24 @@ def test_conformal_sets_cover_exchangeable_data(method: Any, alpha: float) -> No
         assert not members.any() or row[members].min() >= row[~members].max(initial=0), "sets hold the best classes"
 
 
-def test_what_is_measured_is_what_the_thresholds_do() -> None:
+def test_stored_measurements_match_the_thresholds() -> None:
     logits, labels = drawn(2, count=400)
     targets = Targets(Coverage(0.9, "mutual_information"), sets=Conformal(0.2))
-    made = fitted(logits, labels, targets, Sample(logits[:50] / 5))
-    known, far = (summarise(part, made.temperature) for part in (logits, logits[:50] / 5))
-    abstain, flags = made.thresholds["abstain"], made.thresholds["ood"]
-    answered = known["mutual_information"] <= np.float32(abstain.value)
+    calibration = fitted(logits, labels, targets, Sample(logits[:50] / 5))
+    id_scores, ood_scores = (summarise(part, calibration.temperature) for part in (logits, logits[:50] / 5))
+    abstain, flags = calibration.thresholds["abstain"], calibration.thresholds["ood"]
+    answered = id_scores["mutual_information"] <= np.float32(abstain.value)
     assert abstain.measured["coverage"] == answered.mean()
     assert answered.sum() == rank(400, 0.9)
-    wrong = known["probabilities"].argmax(axis=1) != labels
+    wrong = id_scores["probabilities"].argmax(axis=1) != labels
     assert abstain.measured["risk"] == wrong[answered].mean()
     assert flags.measured["false_positive_rate"] == pytest.approx(1 - rank(400, 0.95) / 400)
-    areas = [auroc(uncertainty(known, name), uncertainty(far, name)) for name in SIDES if name in known]
+    areas = [auroc(uncertainty(id_scores, name), uncertainty(ood_scores, name)) for name in SIDES if name in id_scores]
     assert flags.measured["auroc"] == max(areas)
-    assert made.fitted is not None
-    assert made.fitted["after"]["nll"] <= made.fitted["before"]["nll"]
-    assert made.conformal is not None
-    assert made.conformal.measured["coverage"] >= 0.8
+    assert calibration.fitted is not None
+    assert calibration.fitted["after"]["nll"] <= calibration.fitted["before"]["nll"]
+    assert calibration.conformal is not None
+    assert calibration.conformal.measured["coverage"] >= 0.8
 
 
 @pytest.mark.parametrize(
@@ -224,8 +226,8 @@ def of_labels(logits: np.ndarray, labels: np.ndarray, ood: Sample | None = None,
 def test_each_label_has_the_temperature_of_its_least_loss() -> None:
     scales = np.array([0.5, 1.0, 2.0, 4.0])
     logits, labels = labelled(3000, 0, scales)
-    found, common = fit_temperatures(logits, labels)
-    np.testing.assert_allclose(found, scales, rtol=0.15)
+    temperatures, common = fit_temperatures(logits, labels)
+    np.testing.assert_allclose(temperatures, scales, rtol=0.15)
     assert scales.min() < common < scales.max()
     for place in range(4):
 
@@ -234,7 +236,7 @@ def test_each_label_has_the_temperature_of_its_least_loss() -> None:
             return sklearn.metrics.log_loss(labels[:, place], p)
 
         best = scipy.optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded")
-        assert loss(found[place]) == pytest.approx(best.fun, abs=1e-7)
+        assert loss(temperatures[place]) == pytest.approx(best.fun, abs=1e-7)
 
 
 @settings(deadline=None, max_examples=30)
@@ -257,11 +259,11 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
     fresh = []
     for seed in range(30):
         logits, labels = labelled(400, seed)
-        found = of_labels(logits[:200], labels[:200], label_false_alarm=0.1).labels
-        assert found is not None
-        assert found.target == {"false_alarm": 0.1}
-        assigned = summarise_labels(logits, np.array(found.temperatures))["probabilities"] > np.asarray(
-            found.thresholds, np.float32
+        decisions = of_labels(logits[:200], labels[:200], label_false_alarm=0.1).labels
+        assert decisions is not None
+        assert decisions.target == {"false_alarm": 0.1}
+        assigned = summarise_labels(logits, np.array(decisions.temperatures))["probabilities"] > np.asarray(
+            decisions.thresholds, np.float32
         )
         for place in range(4):
             lacking = assigned[:200][~labels[:200, place], place]
@@ -270,18 +272,18 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
     assert np.mean(fresh) == pytest.approx(0.1, abs=0.015)
 
 
-def test_abstention_stands_on_answers_with_a_wrong_label() -> None:
+def test_abstention_counts_answers_with_a_wrong_label() -> None:
     logits, labels = labelled(800, 3)
-    found = of_labels(logits, labels, abstain=Coverage(0.8), flags=FalseAlarm(0.1, "energy"))
-    assert found.labels is not None
-    known = summarise_labels(logits, np.array(found.labels.temperatures))
-    wrong = ((known["probabilities"] > np.asarray(found.labels.thresholds, np.float32)) != labels).any(axis=1)
-    limit = found.thresholds["abstain"]
-    answered = known[limit.score] <= np.float32(limit.value)
+    calibration = of_labels(logits, labels, abstain=Coverage(0.8), flags=FalseAlarm(0.1, "energy"))
+    assert calibration.labels is not None
+    scores = summarise_labels(logits, np.array(calibration.labels.temperatures))
+    wrong = ((scores["probabilities"] > np.asarray(calibration.labels.thresholds, np.float32)) != labels).any(axis=1)
+    limit = calibration.thresholds["abstain"]
+    answered = scores[limit.score] <= np.float32(limit.value)
     assert limit.measured["coverage"] == pytest.approx(answered.mean())
     assert limit.measured["risk"] == pytest.approx(wrong[answered].mean())
-    assert limit.measured["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(wrong, known[limit.score]))
-    assert found.labels.measured["exact_match"] == pytest.approx(1 - wrong.mean())
+    assert limit.measured["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(wrong, scores[limit.score]))
+    assert calibration.labels.measured["exact_match"] == pytest.approx(1 - wrong.mean())
     far = of_labels(logits, labels, Sample(np.zeros((50, 3, 4), np.float32))).thresholds["ood"]
     assert far.measured["auroc"] > 0.5
 
@@ -292,11 +294,11 @@ def test_f1_and_losses_are_scikit_learns(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     labels, p = rng.random((count, 4)) < 0.4, rng.uniform(0.01, 0.99, (count, 4))
     labels[0] = True
-    found = label_f1(np.ones((1, count), np.int32), p > 0.5, labels)
-    assert found["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(labels, p > 0.5, average="micro"))
+    metrics = label_f1(np.ones((1, count), np.int32), p > 0.5, labels)
+    assert metrics["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(labels, p > 0.5, average="micro"))
     macro = sklearn.metrics.f1_score(labels, p > 0.5, average="macro", zero_division=0)
-    assert found["macro_f1"] == pytest.approx(macro)
-    assert found["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(labels, p > 0.5))
+    assert metrics["macro_f1"] == pytest.approx(macro)
+    assert metrics["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(labels, p > 0.5))
     losses = sum(sklearn.metrics.log_loss(labels[:, c], p[:, c], labels=[0, 1]) for c in range(4))
     assert joint_losses(p, labels).mean() == pytest.approx(losses)
     for place, error in enumerate(label_errors(p, labels)):
@@ -309,7 +311,7 @@ def test_f1_and_losses_are_scikit_learns(seed: int, count: int) -> None:
 
 
 def numbers(count: int, seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Members' scores [N, 3, 1] whose variance tells the size of the error, and labels [N]."""
+    """Members' scores [N, 3, 1] whose variance predicts the size of the error, and labels [N]."""
     rng = np.random.default_rng(seed)
     size = np.exp(rng.normal(0, spread, count))
     centre = rng.normal(0, 3, count)
@@ -318,74 +320,76 @@ def numbers(count: int, seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.
 
 
 def of_scores(
-    scores: np.ndarray, labels: np.ndarray, targets: Targets = Targets(), ood: Sample | None = None, **known: Any
+    scores: np.ndarray, labels: np.ndarray, targets: Targets = Targets(), ood: Sample | None = None, **extra: Any
 ) -> Calibration:
-    return fit_scores(Sample(scores, labels, **known), ood, Request(targets))
+    return fit_scores(Sample(scores, labels, **extra), ood, Request(targets))
 
 
 def test_the_scale_is_the_most_likely_one() -> None:
-    """Of the examples and one more, on which the members agree and are as wrong as they are in the mean."""
+    """The likelihood includes one more example, where the members agree and have the mean error."""
     scores, labels = numbers(400, 0)
     errors, variance = labels - scores[..., 0].mean(axis=1), scores[..., 0].var(axis=1)
     scale = fit_scale(errors, variance)
     errors, variance = np.append(errors, np.sqrt((errors**2).mean())), np.append(variance, 0.0)
-    found = gaussian_nll(errors, variance, scale)
+    losses = gaussian_nll(errors, variance, scale)
     expected = -scipy.stats.norm(0, np.sqrt(scale.variance(variance))).logpdf(errors)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
 
     def loss(logs: np.ndarray) -> float:
         spread = np.sqrt(math.exp(logs[0]) * (variance + math.exp(logs[1])))
         return float(-scipy.stats.norm(0, spread).logpdf(errors).mean())
 
     best = scipy.optimize.minimize(loss, np.log([scale.factor, scale.floor]), method="Nelder-Mead").fun
-    assert best - 1e-12 <= found.mean() <= best + 5e-3, "ε on a grid of factors of two loses no more"
+    assert best - 1e-12 <= losses.mean() <= best + 5e-3, "ε on a grid of factors of two loses no more"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))
 @settings(deadline=None, max_examples=60)
 def test_rank_correlations_are_scipys(pairs: list[tuple[int, int]]) -> None:
     a, b = (np.array(column, float) for column in zip(*pairs, strict=True))
-    found = rank_correlation(a, b)
+    correlation = rank_correlation(a, b)
     if np.ptp(a) == 0 or np.ptp(b) == 0:
-        assert found is None
+        assert correlation is None
     else:
-        assert found == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
+        assert correlation == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.5, 0.8, 0.9, 0.95]), st.sampled_from([1e-6, 1.0, 1e5]))
 @settings(deadline=None, max_examples=40)
 def test_intervals_hold_as_many_labels_as_the_rank_says(seed: int, confidence: float, unit: float) -> None:
     scores, labels = (unit * values for values in numbers(60, seed))
-    found = of_scores(scores, labels, Targets(confidence=confidence)).intervals
-    assert found is not None
+    intervals = of_scores(scores, labels, Targets(confidence=confidence)).intervals
+    assert intervals is not None
     mean, variance = scores.mean(axis=(1, 2)).astype(np.float32), scores.var(axis=(1, 2)).astype(np.float32)
-    low, high = interval(mean, variance, found.quantile, found.floor, None)
+    low, high = interval(mean, variance, intervals.quantile, intervals.floor, None)
     inside = int(((low <= labels) & (labels <= high)).sum())
     assert math.ceil(61 * confidence) <= inside <= math.ceil(61 * confidence) + 1, "no wider than it must be"
-    assert found.measured["coverage"] == inside / 60
-    assert found.measured["mean_width"] == pytest.approx((high - low).mean(), rel=1e-5)
+    assert intervals.measured["coverage"] == inside / 60
+    assert intervals.measured["mean_width"] == pytest.approx((high - low).mean(), rel=1e-5)
 
 
-def test_intervals_are_cut_to_what_labels_can_be() -> None:
+def test_intervals_are_clipped_to_the_range_of_labels() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 100).astype(float)
     logits = np.random.default_rng(1).normal(size=(100, 3, 1))
-    found = fit_scores(Sample(logits, labels), None, Request(Targets(), activation="sigmoid")).intervals
-    assert found is not None
-    low, high = interval(np.array([0.1, 0.9]), np.array([0.1, 0.1]), found.quantile, found.floor, found.bounds)
+    intervals = fit_scores(Sample(logits, labels), None, Request(Targets(), activation="sigmoid")).intervals
+    assert intervals is not None
+    low, high = interval(
+        np.array([0.1, 0.9]), np.array([0.1, 0.1]), intervals.quantile, intervals.floor, intervals.bounds
+    )
     assert (low.min(), high.max()) == (0, 1)
     assert low.dtype == high.dtype == np.float32
     with pytest.raises(InputError, match=r"confidence of 0\.999"):
         of_scores(logits, labels, Targets(confidence=0.999))
 
 
-def test_thresholds_stand_on_what_ranks_errors_and_finds_the_unknown() -> None:
+def test_regression_thresholds_use_the_best_error_and_ood_scores() -> None:
     scores, labels = numbers(300, 1)
     distance = np.random.default_rng(2).normal(size=300).astype(np.float32)
     far = Sample(numbers(100, 3)[0], None, np.full(100, 9, np.float32))
-    found = of_scores(scores, labels, ood=far, distance=distance).thresholds
-    assert (found["abstain"].score, found["abstain"].side) == ("score_variance", "above")
-    assert found["abstain"].measured["spearman"] > 0.3
-    assert found["abstain"].measured["coverage"] >= 0.95
-    assert found["ood"].score == "distance"
-    assert found["ood"].measured["true_positive_rate"] == 1
+    thresholds = of_scores(scores, labels, ood=far, distance=distance).thresholds
+    assert (thresholds["abstain"].score, thresholds["abstain"].side) == ("score_variance", "above")
+    assert thresholds["abstain"].measured["spearman"] > 0.3
+    assert thresholds["abstain"].measured["coverage"] >= 0.95
+    assert thresholds["ood"].score == "distance"
+    assert thresholds["ood"].measured["true_positive_rate"] == 1
     assert of_scores(scores, labels).thresholds["ood"].score == "score_variance"

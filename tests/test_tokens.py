@@ -1,4 +1,4 @@
-"""Models that tag tokens: from the checkpoint to words and spans, against the hook oracle, in PyTorch and in graphs."""
+"""Token classification: from the checkpoint to words and spans, against the hook oracle, in PyTorch and in graphs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TEXTS: list[Any] = ["anna smith lives in paris .", ["bert", "is", "the", "anis"]
 
 
 def real(inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    found: np.ndarray = inputs["attention_mask"].bool().numpy()
-    return found
+    mask: np.ndarray = inputs["attention_mask"].bool().numpy()
+    return mask
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +48,19 @@ def test_several_checkpoints_fuse_exactly(tmp_path: Path) -> None:
     hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering="grouped"))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     with hydrant.load(tmp_path / "bundle", "onnxruntime") as predictor:
-        found = predictor.predict(arrays)
-    np.testing.assert_allclose(found.probabilities[real(inputs)], expected[real(inputs)], atol=2e-5)
+        prediction = predictor.predict(arrays)
+    np.testing.assert_allclose(prediction.probabilities[real(inputs)], expected[real(inputs)], atol=2e-5)
     merged = hydrant.fuse(models)
     labels = np.where(real(inputs), 1, -100)
     drift = hydrant.measure_drift(merged, ensemble, [(arrays, labels)])
     assert drift.examples == real(inputs).sum()
     assert drift.max_abs_logit_difference > 0.01
-    said = expected.argmax(axis=-1)[real(inputs)]
-    assert drift.unmerged_accuracy == pytest.approx((said == 1).mean())
+    labels_predicted = expected.argmax(axis=-1)[real(inputs)]
+    assert drift.unmerged_accuracy == pytest.approx((labels_predicted == 1).mean())
 
 
 def test_padding_changes_no_score(bundle: Path) -> None:
-    """Alone, beside longer texts, and with padding on the left."""
+    """A text alone and in a batch with longer texts."""
     text = TEXTS[2]
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(bundle, backend) as predictor:
@@ -96,14 +96,14 @@ def test_words_take_what_their_tokens_say() -> None:
     from hydrant.runtime.word_predictions import words_of
 
     for aggregation, (label, confidence, doubt, abstains) in wanted.items():
-        [found] = words_of(tokens, aggregation, limit)  # type: ignore[arg-type]
-        assert found.start.tolist() == [0, 6]
-        assert found.end.tolist() == [5, 9]
-        assert found.prediction.label.tolist() == [label, 0]
-        np.testing.assert_allclose(found.prediction.confidence, [confidence, 0.8], rtol=1e-6)
-        np.testing.assert_allclose(found.prediction.mutual_information, [doubt, 0.3], rtol=1e-6)
-        assert found.prediction.abstain is not None
-        assert found.prediction.abstain.tolist() == [abstains, True]
+        [predicted] = words_of(tokens, aggregation, limit)  # type: ignore[arg-type]
+        assert predicted.start.tolist() == [0, 6]
+        assert predicted.end.tolist() == [5, 9]
+        assert predicted.prediction.label.tolist() == [label, 0]
+        np.testing.assert_allclose(predicted.prediction.confidence, [confidence, 0.8], rtol=1e-6)
+        np.testing.assert_allclose(predicted.prediction.mutual_information, [doubt, 0.3], rtol=1e-6)
+        assert predicted.prediction.abstain is not None
+        assert predicted.prediction.abstain.tolist() == [abstains, True]
     with pytest.raises(InputError, match="aggregation is 'median'; expected one of first, mean, max"):
         words_of(tokens, "median")  # type: ignore[arg-type]
 
@@ -129,7 +129,7 @@ def test_spans_are_as_sure_as_their_least_sure_word(bundle: Path) -> None:
 
 
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
-    """By finite differences of the model in double precision, with transformers' own loss."""
+    """Finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)
     texts, tags = sentences(3, seed=4)
     tokenizer = make_word_tokenizer(tmp_path)
@@ -137,21 +137,21 @@ def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> 
     from hydrant.data.processor import from_transformers
 
     labels = word_tags(texts, tags, TAGS, ["here"] * 3)
-    found = taylor_scores(model, Examples(texts, labels, "test"), from_transformers(tokenizer, architecture_of(model)))
+    scores = taylor_scores(model, Examples(texts, labels, "test"), from_transformers(tokenizer, architecture_of(model)))
     model = model.double()
     for row, words in enumerate(texts):
         inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        known = torch.full((1, inputs["input_ids"].shape[1]), -100)
+        targets = torch.full((1, inputs["input_ids"].shape[1]), -100)
         owners = inputs.word_ids(0)
         for place, word in enumerate(owners):
             if word is not None and word != owners[place - 1]:
-                known[0, place] = labels[row, word]
+                targets[0, place] = labels[row, word]
         for layer in range(LAYERS):
             for head in range(HEADS):
                 losses = [
-                    loss_with_gate(model, layer, head, gate, {**inputs, "labels": known}) for gate in (0.999, 1.001)
+                    loss_with_gate(model, layer, head, gate, {**inputs, "labels": targets}) for gate in (0.999, 1.001)
                 ]
-                assert found[row, layer, head] == pytest.approx(abs(losses[1] - losses[0]) / 0.002, rel=2e-2, abs=2e-3)
+                assert scores[row, layer, head] == pytest.approx(abs(losses[1] - losses[0]) / 0.002, rel=2e-2, abs=2e-3)
 
 
 def test_served_tokens_have_no_padding_of_other_texts(bundle: Path) -> None:
@@ -163,12 +163,12 @@ def test_served_tokens_have_no_padding_of_other_texts(bundle: Path) -> None:
         beside = predictor.predict(["the rome", "anna smith lives in paris ."])[0]
         described = {each["name"]: each["shape"] for each in model_metadata(served)["outputs"]}
         outputs, others = (
-            {each.name: each.data for each in outputs_of(found, request, served)} for found in (alone, beside)
+            {each.name: each.data for each in outputs_of(prediction, request, served)} for prediction in (alone, beside)
         )
     assert beside.mask.shape[1] > alone.mask.shape[1]
     assert list(outputs) == list(others) == list(described) and "member_probabilities" in described
     for name, array in outputs.items():
-        assert all(size in (-1, found) for size, found in zip(described[name], array.shape, strict=True)), name
+        assert all(size in (-1, length) for size, length in zip(described[name], array.shape, strict=True)), name
         if array.dtype.kind == "f":
             np.testing.assert_allclose(array, others[name], atol=1e-6, err_msg=name)
         else:

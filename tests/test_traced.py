@@ -316,7 +316,7 @@ def test_the_command_line_says_what_a_traced_bundle_lacks(bundle: Bundle, tmp_pa
     data.write_text("text,label\nhello,LABEL_0\n")
     for verb, options, message in (
         ("export", ("--precision", "fp16"), "its graph has one form"),
-        ("tune", ("--data", data), "expected one of a declared family"),
+        ("tune", ("--data", data), "expected a declared family"),
     ):
         result = run_cli(verb, bundle.path, *options)
         assert (result.returncode, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.stderr

@@ -6,6 +6,7 @@ every epoch reads its activations: an epoch costs only the layers above the fork
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -215,7 +216,8 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
         try:
             with file.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, size)
-        except OSError:
-            file.unlink()
-            return None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # others: the file system cannot reserve
+                file.unlink()
+                return None
     return array
