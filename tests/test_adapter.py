@@ -57,14 +57,14 @@ def test_ranks_and_scales_are_those_of_peft(rslora: bool, tmp_path: Path) -> Non
         "alpha_pattern": {"layer.2.attention.output.dense": 0.5, "bert.encoder.layer.0.attention.self.value": 9},
     }
     folder = make_adapter("bert", tmp_path / "a", 0, r=2, lora_alpha=3, use_rslora=rslora, **patterns)
-    found = read_adapter(folder, make_model("bert"))
+    parsed = read_adapter(folder, make_model("bert"))
     model = peft.PeftModel.from_pretrained(make_model("bert"), folder)
     layers = {name: module for name, module in model.named_modules() if isinstance(module, peft.tuners.lora.LoraLayer)}
-    assert len(found.updates) == len(layers) == LAYERS * 4
+    assert len(parsed.updates) == len(layers) == LAYERS * 4
     scales = sorted(module.scaling["default"] for module in layers.values())
-    assert sorted(update.scale for update in found.updates.values()) == pytest.approx(scales)
+    assert sorted(update.scale for update in parsed.updates.values()) == pytest.approx(scales)
     query = layers["base_model.model.bert.encoder.layer.1.attention.self.query"]
-    update = found.updates["layers.1.attention.query.weight"]
+    update = parsed.updates["layers.1.attention.query.weight"]
     assert update.down.shape[0] == query.r["default"]
     assert update.scale == pytest.approx(query.scaling["default"])
     assert update.scale == pytest.approx(3 / (math.sqrt(update.down.shape[0]) if rslora else update.down.shape[0]))

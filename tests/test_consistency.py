@@ -131,9 +131,9 @@ def relabelled(**change: str | None) -> Any:
 
     def forge(path: Path) -> None:
         model = onnx.load(path / "model.fp32.onnx")
-        found = {entry.key: entry.value for entry in model.metadata_props}
-        found |= {f"hydrant.{key}": value for key, value in change.items()}
-        onnx.helper.set_model_props(model, {key: value for key, value in found.items() if value is not None})
+        metadata = {entry.key: entry.value for entry in model.metadata_props}
+        metadata |= {f"hydrant.{key}": value for key, value in change.items()}
+        onnx.helper.set_model_props(model, {key: value for key, value in metadata.items() if value is not None})
         Bundle.open(path).add({"model.fp32.onnx": model.SerializeToString()})
 
     return forge

@@ -370,9 +370,9 @@ def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Pa
     code += f"runpy.run_path({str(place)!r}, None, '__main__')"
     done = command.run([str(word) for word in words], os.environ, "/", "", 300, code)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(output.read_text())["export"]
-    assert found["faults"] == []
-    assert found["random moments"] == 2
-    assert found["steps"] == 3
-    assert found["of"] > 15
-    assert sum(found.get(name, 0) for name in ("old", "new", "too late")) == 5
+    document = json.loads(output.read_text())["export"]
+    assert document["faults"] == []
+    assert document["random moments"] == 2
+    assert document["steps"] == 3
+    assert document["of"] > 15
+    assert sum(document.get(name, 0) for name in ("old", "new", "too late")) == 5

@@ -278,8 +278,11 @@ def test_a_label_in_another_spelling_is_read_and_logged(
     texts, given = ["x", "y"], [label, "other"]
     if task != "classification":
         texts, given = ([["x", "y"]], [given]) if task == "tokens" else (texts, [[each] for each in given])
-    found = np.asarray(read_examples((texts, given), labels, task=task).labels)
-    assert (found.argmax(axis=1) if task == "multi_label" else found.ravel()).tolist() == [labels.index(name), 3]
+    read_labels = np.asarray(read_examples((texts, given), labels, task=task).labels)
+    assert (read_labels.argmax(axis=1) if task == "multi_label" else read_labels.ravel()).tolist() == [
+        labels.index(name),
+        3,
+    ]
     (message,) = caplog.messages
     assert " as " in message
 
@@ -402,13 +405,13 @@ def test_rankings_are_sampled_and_parted_whole() -> None:
         return read_examples(RANKINGS, ["score"], task="score", limit=limit, seed=seed)
 
     whole = read_examples(RANKINGS, ["score"], task="score")
-    found = drawn(70, 3)
-    queries = [first for first, _ in found.inputs]
+    sample = drawn(70, 3)
+    queries = [first for first, _ in sample.inputs]
     assert {queries.count(query) for query in queries} == {7}
-    assert len(found) == 70
-    places = [whole.inputs.index(pair) for pair in found.inputs]  # type: ignore[attr-defined]
+    assert len(sample) == 70
+    places = [whole.inputs.index(pair) for pair in sample.inputs]  # type: ignore[attr-defined]
     assert places == sorted(places)
-    assert drawn(75, 3).inputs == found.inputs != drawn(70, 4).inputs
+    assert drawn(75, 3).inputs == sample.inputs != drawn(70, 4).inputs
     assert len(drawn(3, 3)) == 3, "of one ranking, which has more"
     counts = Counter(first for seed in range(300) for first, _ in drawn(70, seed).inputs)
     # each of 40 queries, 7 pairs, is drawn with probability 0.25: 75 of 300, standard deviation 7.5
@@ -421,8 +424,8 @@ def test_rankings_are_sampled_and_parted_whole() -> None:
     few = whole.take(np.array(sorted([*range(0, 280, 40), *range(1, 280, 40)])))
     assert sorted(map(len, random_parts(few, 3, 0, "score"))) == [4, 5, 5], "two rankings make no three parts"
     essays = [(("one prompt", f"essay {row}"), 0.5) for row in range(1000)]
-    found = read_examples(essays, ["score"], task="score", limit=30, seed=5)
-    places = [int(essay.split()[1]) for _, essay in found.inputs]
+    sample = read_examples(essays, ["score"], task="score", limit=30, seed=5)
+    places = [int(essay.split()[1]) for _, essay in sample.inputs]
     assert len(places) == 30
     assert places == sorted(places)
     assert places[-1] > 500, "of a lone first text any of its pairs"

@@ -195,16 +195,16 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     bundle, read = make_bundle(tmp_path / "out"), store.entry_of
 
     def meanwhile(part: Path) -> dict[str, Any]:
-        found = read(part)
+        manifest = read(part)
         monkeypatch.undo()
         make_bundle(bundle.path, force=True, members=3)
-        return found
+        return manifest
 
     monkeypatch.setattr(store, "entry_of", meanwhile)
     with pytest.raises(InputError, match="out was changed by another process meanwhile; run the command again"):
         bundle.add({"reports/x.json": b"{}"})
-    found = Bundle.open(bundle.path)
-    assert (found.members, "reports/x.json" in found.manifest["files"]) == (3, False)
+    opened = Bundle.open(bundle.path)
+    assert (opened.members, "reports/x.json" in opened.manifest["files"]) == (3, False)
     assert not [path.name for path in bundle.path.iterdir() if path.name.startswith(".")]
 
 

@@ -59,9 +59,9 @@ def measured_anew() -> float | None:
 
 def megabytes(name: str) -> float:
     """What this process takes, ``VmRSS``, or took at the most, ``VmHWM``."""
-    found = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 @pytest.mark.parametrize("name", fuzz.NAMES)

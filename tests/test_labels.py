@@ -120,11 +120,11 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
     if lowering == "unrolled":
         for backend in ("torch", "onnxruntime", "openvino"):
             with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
-                found = predictor.predict(arrays)
+                prediction = predictor.predict(arrays)
             for name, wanted in expected.items():
-                values = getattr(found, name)
+                values = getattr(prediction, name)
                 np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
-            np.testing.assert_array_equal(found.assigned, found.probabilities > 0.5)
+            np.testing.assert_array_equal(prediction.assigned, prediction.probabilities > 0.5)
 
 
 # The bundle and the graph
@@ -153,7 +153,8 @@ def test_a_calibration_of_labels_is_read_again_and_checked(own: Path) -> None:
     assert made.temperatures == (0.5, 1.0, 2.0)
     with pytest.raises(BundleError, match=r"has label decisions 'None', but calibration\.json says"):
         hydrant.load(own)
-    for changes in ({"thresholds": [0.5]}, {"thresholds": [0.5, 2, 0.5]}, {"temperatures": [1, 0, 1]}):
+    two = {"thresholds": [0.5, 0.5], "temperatures": [1.0, 1.0]}
+    for changes in ({"thresholds": [0.5]}, {"thresholds": [0.5, 2, 0.5]}, {"temperatures": [1, 0, 1]}, two):
         with pytest.raises(BundleError, match=next(iter(changes))):
             written(**changes)
 
@@ -167,18 +168,18 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint)
     expected = oracle.labels([model], hydrant.Bundle.open(bundle).plan(), tensors)
     with hydrant.load(bundle) as predictor:
-        found = predictor.predict(texts)
-        np.testing.assert_allclose(found.probabilities, expected["probabilities"], atol=1e-5)
-        assert found.label is found.confidence is found.disagreement is found.score is None
-        np.testing.assert_array_equal(found[1].assigned, found.assigned[1:2])
-        for place, row in enumerate(found.rows(predictor.labels)):
-            order = [name for _, name in sorted(zip(-found.probabilities[place], NAMES, strict=True))]
-            applies = [name for name in order if found.assigned[place][NAMES.index(name)]]
+        prediction = predictor.predict(texts)
+        np.testing.assert_allclose(prediction.probabilities, expected["probabilities"], atol=1e-5)
+        assert prediction.label is prediction.confidence is prediction.disagreement is prediction.score is None
+        np.testing.assert_array_equal(prediction[1].assigned, prediction.assigned[1:2])
+        for place, row in enumerate(prediction.rows(predictor.labels)):
+            order = [name for _, name in sorted(zip(-prediction.probabilities[place], NAMES, strict=True))]
+            applies = [name for name in order if prediction.assigned[place][NAMES.index(name)]]
             assert [each["label"] for each in row["labels"]] == applies
             for each in row["labels"]:
                 at = NAMES.index(each["label"])
-                assert each["entropy"] == float(str(found.label_entropy[place, at]))
-                assert each["probability"] == float(str(found.probabilities[place, at]))
+                assert each["entropy"] == float(str(prediction.label_entropy[place, at]))
+                assert each["probability"] == float(str(prediction.probabilities[place, at]))
         assert predictor.predict([]).assigned.shape == (0, 3)
         failed = predictor.predict([texts[0], 3], on_error="row")
         assert failed.failed.tolist() == [False, True]
@@ -196,9 +197,9 @@ def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
     lists = [[name for name, on in zip(names, row, strict=True) if on] for row in matrix]
     inputs = ["x"] * len(matrix)
     for form in (matrix, lists, [json.dumps(row) for row in lists], [[int(on) for on in row] for row in matrix]):
-        found = read_examples((inputs, form), names, task="multi_label").labels
-        assert found is not None
-        assert found.tolist() == matrix
+        read_labels = read_examples((inputs, form), names, task="multi_label").labels
+        assert read_labels is not None
+        assert read_labels.tolist() == matrix
 
 
 def test_labels_from_files(tmp_path: Path) -> None:
@@ -208,9 +209,9 @@ def test_labels_from_files(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b", "c"]), y=np.array(expected, np.int64))
     for name in ("data.csv", "data.jsonl", "data.npz"):
-        found = read_examples(tmp_path / name, names, task="multi_label").labels
-        assert found is not None
-        assert found.tolist() == expected, name
+        read_labels = read_examples(tmp_path / name, names, task="multi_label").labels
+        assert read_labels is not None
+        assert read_labels.tolist() == expected, name
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
 
     model, drawn = make_labeller(), examples_of("bert", 3)
     labels = np.array([[1, 0, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 1]], bool)
-    found = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
+    scores = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
     double = copy.deepcopy(model).double()
     for row, item in enumerate(drawn.inputs):
         tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
@@ -247,7 +248,7 @@ def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
                     loss_with_gate(double, layer, head, gate, {**tensors, "labels": truth}) for gate in (0.999, 1.001)
                 ]
                 slope = abs(losses[1] - losses[0]) / 0.002
-                assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=1e-4)
+                assert scores[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=1e-4)
 
 
 def test_the_loss_is_transformers_own() -> None:
@@ -256,10 +257,10 @@ def test_the_loss_is_transformers_own() -> None:
     ensemble = hydrant.fuse(model, members=2)
     labels = torch.from_numpy(np.random.default_rng(0).random((4, 5)) < 0.4)
     expected = model(**inputs, labels=labels.float()).loss
-    found = member_loss(ensemble(**inputs).member_logits, labels)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    loss = member_loss(ensemble(**inputs).member_logits, labels)
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
     ensemble.classifier.weight.grad = None
-    found.backward()
+    loss.backward()
     expected.backward()
     last = model.classifier.weight.grad
     torch.testing.assert_close(ensemble.classifier.weight.grad[0].T, last, rtol=1e-3, atol=1e-5)
@@ -271,10 +272,10 @@ def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> Non
     assert report.nll_after < report.nll_before
     with hydrant.load(tmp_path / "tuned", "torch") as predictor:
         examples = read_examples(data / "val.csv", NAMES, task="multi_label")
-        found = predictor.predict(examples.inputs)
+        prediction = predictor.predict(examples.inputs)
     assert examples.labels is not None
-    assert found.member_probabilities is not None
-    odds = scipy.special.logit(found.member_probabilities) / report.history[report.best_epoch].temperature
+    assert prediction.member_probabilities is not None
+    odds = scipy.special.logit(prediction.member_probabilities) / report.history[report.best_epoch].temperature
     right = (scipy.special.expit(odds).mean(axis=1) > 0.5) == examples.labels
     assert report.accuracy_after == pytest.approx(right.all(axis=1).mean())
     (tmp_path / "some.csv").write_text("text,label\n" + "hello,greeting\nworld,[]\n" * 12)
@@ -310,12 +311,12 @@ def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Pa
     assert "Detection of wrong answers" in page
     shown = ran("predict", out, "hello money")
     assert shown.split()[:2] == ["input", "labels"]
-    found = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]
-    assert set(found["probabilities"]) == set(NAMES)
-    assert {"labels", "predictive_entropy", "mutual_information", "energy", "distance", "abstain"} <= set(found)
-    assert "label" not in found
+    document = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]
+    assert set(document["probabilities"]) == set(NAMES)
+    assert {"labels", "predictive_entropy", "mutual_information", "energy", "distance", "abstain"} <= set(document)
+    assert "label" not in document
     thresholds = json.loads((out / "calibration.json").read_text())["labels"]["thresholds"]
     above = {name for name, limit in zip(NAMES, thresholds, strict=True)
-             if np.float32(found["probabilities"][name]) > np.float32(limit)}  # fmt: skip
-    assert {each["label"] for each in found["labels"]} == above
+             if np.float32(document["probabilities"][name]) > np.float32(limit)}  # fmt: skip
+    assert {each["label"] for each in document["labels"]} == above
     assert "any of which may apply" in ran("inspect", out)

@@ -51,12 +51,14 @@ def inputs(kind: str) -> list[Any]:
 def test_older_bundles_predict_what_they_predicted(kind: str, backend: str) -> None:
     expected = EXPECTED[kind]
     with load(FOLDER / kind, backend) as predictor:
-        found = predictor.predict(inputs(kind))
+        prediction = predictor.predict(inputs(kind))
     for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information"):
-        np.testing.assert_allclose(getattr(found, name), expected[name], atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(getattr(prediction, name), expected[name], atol=1e-6, err_msg=name)
     for name in ("label", "disagreement", "abstain", "prediction_set"):
         if name in expected:
-            assert np.array_equal(getattr(found, name), np.asarray(expected[name], getattr(found, name).dtype)), name
+            assert np.array_equal(
+                getattr(prediction, name), np.asarray(expected[name], getattr(prediction, name).dtype)
+            ), name
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
@@ -86,10 +88,10 @@ def test_older_bundles_export_to_a_graph_that_gives_what_theirs_gave(kind: str, 
     after = onnx.load(str(Bundle.open(folder).file("model.fp32.onnx")))
     assert [item.key for item in before.metadata_props] == [item.key for item in after.metadata_props]
     with load(folder, "onnxruntime") as predictor:
-        found = predictor.predict(inputs(kind))
-    assert found.energy is not None
+        prediction = predictor.predict(inputs(kind))
+    assert prediction.energy is not None
     for name, array in expected.to_dict().items():
-        np.testing.assert_allclose(getattr(found, name), array, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(getattr(prediction, name), array, atol=1e-6, err_msg=name)
 
 
 def raw_inputs(name: str) -> Any:

@@ -102,8 +102,8 @@ def test_the_bundle_answers_raw_inputs_as_transformers(checkpoint: tuple[Path, b
 
 def wrong_ids(self: TextProcessor, items: Any, first: int = 0) -> Any:
     """Texts encoded as if there were no special token at the end."""
-    found = ENCODE(self, items, first)
-    return [type(each)(each.ids[:-1], each.types[:-1], each.truncated) for each in found]
+    encodings = ENCODE(self, items, first)
+    return [type(each)(each.ids[:-1], each.types[:-1], each.truncated) for each in encodings]
 
 
 def brighter(self: ImageProcessor, image: Any, index: int) -> np.ndarray:

@@ -21,17 +21,17 @@ from test_tune import sentences
 
 def recorded(inputs: list[str]) -> Fingerprint:
     """What a file keeps of texts."""
-    found = fingerprint_of(inputs, "text")
-    assert found is not None
-    again = Fingerprint.from_json(json.loads(json.dumps(found.to_json())))
+    fingerprint = fingerprint_of(inputs, "text")
+    assert fingerprint is not None
+    again = Fingerprint.from_json(json.loads(json.dumps(fingerprint.to_json())))
     assert again is not None
     return again
 
 
 def share(inputs: list[str], earlier: Fingerprint) -> float:
-    found = fingerprint_of(inputs, "text")
-    assert found is not None
-    return found.share_in(earlier)
+    fingerprint = fingerprint_of(inputs, "text")
+    assert fingerprint is not None
+    return fingerprint.share_in(earlier)
 
 
 def test_shares_of_few_examples_are_exact() -> None:
@@ -101,10 +101,15 @@ def test_calibrating_and_evaluating_name_both_uses(
     assert note in caplog.text
     assert report.to_json()["notes"] == [note]
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
-    found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), force=True, html=tmp_path / "page.html")
-    assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
-    assert found.notes[0] in (tmp_path / "page.html").read_text()
-    assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
+    evaluation = evaluate(
+        tmp_path / "bundle", copy, figures=Figures(bootstrap=0), force=True, html=tmp_path / "page.html"
+    )
+    assert ["planned on (planned.csv)" in evaluation.notes[0], "calibrated on (copy.csv)" in evaluation.notes[1]] == [
+        True,
+        True,
+    ]
+    assert evaluation.notes[0] in (tmp_path / "page.html").read_text()
+    assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == evaluation.notes
 
 
 def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
@@ -124,8 +129,8 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
     training, (texts, labels) = sentences(40, 0), sentences(40, 1)
     judge = [f"{text} {text}" for text in texts], labels  # none of them the same
-    found = calibrate(bundle, judge, fit=training)
-    assert found.notes == []
+    report = calibrate(bundle, judge, fit=training)
+    assert report.notes == []
     (note,) = calibrate(bundle, training).notes
     assert "100% of its 40 examples are among those that its distance was fitted on (given in" in note
     assert any("its distance was fitted on" in note for note in evaluate(bundle, training, force=True).notes)

@@ -28,8 +28,8 @@ PUBLIC = {
 
 
 def modules() -> list[str]:
-    found = [info.name for info in walk_packages(hydrant.__path__, "hydrant.")]
-    names = [name for name in found if name.split(".")[1] not in APART]
+    module_names = [info.name for info in walk_packages(hydrant.__path__, "hydrant.")]
+    names = [name for name in module_names if name.split(".")[1] not in APART]
     assert len(names) > 30
     return names
 

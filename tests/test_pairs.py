@@ -111,9 +111,9 @@ def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Pa
         )  # fmt: skip
         uncut = tokenizer(first, second)["input_ids"]
         items = processors[longest].encode(pairs)
-        found = processors[longest].collate(items)
-        assert set(found) == set(architectures[longest].input_names)
-        for name, array in found.items():
+        tensors = processors[longest].collate(items)
+        assert set(tensors) == set(architectures[longest].input_names)
+        for name, array in tensors.items():
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
         assert [item.truncated for item in items] == [len(ids) > longest for ids in uncut]
 
@@ -127,10 +127,10 @@ READ = [("NA", "007"), ("a, b", "héllo")]
 
 def test_pairs_of_other_sources(tmp_path: Path) -> None:
     first, second = (list(texts) for texts in zip(*READ, strict=True))
-    found = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
-    assert list(read_examples(found, ["x", "y"], columns=DataOptions(text="a", text_pair="b")).inputs) == READ
+    dataset = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
+    assert list(read_examples(dataset, ["x", "y"], columns=DataOptions(text="a", text_pair="b")).inputs) == READ
     with pytest.raises(InputError, match="the table has the columns a, b, label; expected one column 'c'"):
-        read_examples(found, ["x", "y"], columns=DataOptions(text="a", text_pair="c"))
+        read_examples(dataset, ["x", "y"], columns=DataOptions(text="a", text_pair="c"))
     assert list(read_examples((READ, [0, 1]), ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
     assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
@@ -152,12 +152,12 @@ def test_predictions_of_pairs_are_those_of_the_original(backend: str, checkpoint
     tokens = tokenizer(first, second, truncation=True, max_length=longest, padding=True, return_tensors="pt")
     expected = oracle.ensemble([model], hydrant.Bundle.open(bundle).plan(), dict(tokens))
     with hydrant.load(bundle, backend) as predictor:
-        found = predictor.predict(PAIRS, batch_size=2)
+        prediction = predictor.predict(PAIRS, batch_size=2)
         for name in ("probabilities", "predictive_entropy", "mutual_information"):
-            np.testing.assert_allclose(getattr(found, name), expected[name], atol=2e-5, err_msg=name)
-        assert np.ptp(found.probabilities, axis=0).max() > 0.01
+            np.testing.assert_allclose(getattr(prediction, name), expected[name], atol=2e-5, err_msg=name)
+        assert np.ptp(prediction.probabilities, axis=0).max() > 0.01
         one = predictor.predict(PAIRS[1])
-        np.testing.assert_allclose(one.probabilities, found.probabilities[1:2], atol=1e-5)
+        np.testing.assert_allclose(one.probabilities, prediction.probabilities[1:2], atol=1e-5)
         assert len(predictor.predict(list(PAIRS[1]))) == 2  # a list of texts is as many texts
 
 
@@ -175,10 +175,10 @@ def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path) -> None:
     plan = hydrant.HeadPlan.all_heads("bert", 3, 4)
     hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "out", load_processor(tmp_path / "checkpoint", "text"))
     with hydrant.load(tmp_path / "out", "torch") as predictor:
-        found = predictor.predict(pairs)
-    np.testing.assert_allclose(found.probabilities, model(**given).logits.detach().softmax(dim=1), atol=1e-6)
+        prediction = predictor.predict(pairs)
+    np.testing.assert_allclose(prediction.probabilities, model(**given).logits.detach().softmax(dim=1), atol=1e-6)
     typed = own([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt")
-    assert np.abs(found.probabilities - model(**typed).logits.detach().softmax(dim=1).numpy()).max() > 1e-3
+    assert np.abs(prediction.probabilities - model(**typed).logits.detach().softmax(dim=1).numpy()).max() > 1e-3
     processor = from_transformers(tokenizer, architecture_of(model))
     assert processor.settings() != from_transformers(own, architecture_of(model)).settings()
     stored = json.loads((tmp_path / "out/processor/tokenizer_config.json").read_text())

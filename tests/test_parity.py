@@ -53,9 +53,9 @@ def assert_forms(models: list[Any], plan: HeadPlan, inputs: dict[str, torch.Tens
         ("grouped", "onnx", tuple(PLAIN)),
     ):
         chosen = GraphForm(lowering=lowering, attention=attention, without=without)
-        found = run_onnx(export_onnx(folder, form=chosen), inputs)
+        outputs = run_onnx(export_onnx(folder, form=chosen), inputs)
         for name in ("probabilities", "mutual_information", "disagreement"):
-            np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
+            np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])

@@ -63,8 +63,8 @@ def hidden(folder: Path) -> list[str]:
 def test_bundles_are_made_replaced_and_added_to_without_locks(tmp_path: Path, windows: None) -> None:
     bundle = made(tmp_path / "out")
     bundle = bundle.add({"processor/one.json": b"new", "reports/three.json": b"new"}, remove=["two.json"])
-    found = {name: bundle.file(name).read_bytes() for name in bundle.manifest["files"]}
-    assert found == {"processor/one.json": b"new", "reports/three.json": b"new"}
+    digests = {name: bundle.file(name).read_bytes() for name in bundle.manifest["files"]}
+    assert digests == {"processor/one.json": b"new", "reports/three.json": b"new"}
     (tmp_path / ".out.0123456789ab.stage").mkdir()
     assert made(tmp_path / "out", b"newer", force=True).file("two.json").read_bytes() == b"newer"
     assert hidden(tmp_path) == [".out.0123456789ab.stage"], "its maker may be alive"

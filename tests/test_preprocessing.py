@@ -93,8 +93,8 @@ def test_a_missing_tokenizer_is_named_and_the_others_are_compared(
     architecture = architecture_of(make_model("bert"))
     assert common_processor([bare, bare], architecture) is None
     assert not caplog.text
-    found = common_processor([bare, bert_checkpoint, bert_checkpoint], architecture)
-    assert len(found) == len(WORDS)
+    converted = common_processor([bare, bert_checkpoint, bert_checkpoint], architecture)
+    assert len(converted) == len(WORDS)
     assert "no tokenizer is stored in" in caplog.text
     assert str(bare) in caplog.text
     other = edited(bert_checkpoint, tmp_path / "other", STEPS, swap_words)

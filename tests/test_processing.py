@@ -25,10 +25,10 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcesso
 def png_of(size: int, *, edge: int = 8, depth: int = 8, kind: int = 2, interlaced: bool = False) -> bytes:
     """A black PNG image, whose compressed data unpack to so many bytes: a row of 8 pixels has 25."""
     header = struct.pack(">IIBBBBB", edge, edge, depth, kind, 0, 0, interlaced)
-    found = b"\x89PNG\r\n\x1a\n"
+    png = b"\x89PNG\r\n\x1a\n"
     for name, content in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(size))), (b"IEND", b"")):
-        found += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    return found
+        png += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return png
 
 
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
@@ -73,12 +73,12 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
     expected = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
-    found = processor.collate(processor.encode(TEXTS))
-    assert set(found) == set(expected)
-    for name, array in found.items():
+    tensors = processor.collate(processor.encode(TEXTS))
+    assert set(tensors) == set(expected)
+    for name, array in tensors.items():
         assert array.dtype == np.int64
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    assert found["input_ids"].shape == (len(TEXTS), 40)
+    assert tensors["input_ids"].shape == (len(TEXTS), 40)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_pixels_equal_the_image_processors(name: str) -> None:
 def test_other_modes_become_rgb(mode: str) -> None:
     reference = CONFIGURATIONS["vit"]()
     image = picture(19, 14, mode)
-    found = pixels_of(from_transformers(reference, image_architecture()), [image])
-    agree(found, reference([image.convert("RGB")], return_tensors="np"))
+    pixels = pixels_of(from_transformers(reference, image_architecture()), [image])
+    agree(pixels, reference([image.convert("RGB")], return_tensors="np"))
 
 
 def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 270 degrees to view
     image.save(tmp_path / "a.png", exif=exif)
-    found = pixels_of(
+    pixels = pixels_of(
         from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
         [
             turned := image.transpose(Image.Transpose.ROTATE_270),
@@ -250,16 +250,16 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
             Image.open(tmp_path / "a.png"),
         ],
     )
-    assert all(np.array_equal(found[0], other) for other in found[1:])
+    assert all(np.array_equal(pixels[0], other) for other in pixels[1:])
 
 
 def test_gray_model_reads_one_channel() -> None:
     reference = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.4], image_std=[0.2])
     gray = picture(19, 14, "L")
     processor = from_transformers(reference, image_architecture(num_channels=1))
-    found = pixels_of(processor, [gray, gray.convert("RGB")])
-    agree(found[:1], reference([gray], return_tensors="np"))
-    np.testing.assert_array_equal(found[0], found[1])
+    pixels = pixels_of(processor, [gray, gray.convert("RGB")])
+    agree(pixels[:1], reference([gray], return_tensors="np"))
+    np.testing.assert_array_equal(pixels[0], pixels[1])
 
 
 @pytest.mark.parametrize(
@@ -328,8 +328,8 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     size = made.crop_size if made.do_center_crop else made.size
     spec: Any = SimpleNamespace(modality="image", channels=3, image_height=size["height"], image_width=size["width"])
     images = [picture(90, 60), picture(40, 100)]
-    found = pixels_of(from_transformers(made, spec), images)
-    agree(found, made(images, return_tensors="np"))
+    pixels = pixels_of(from_transformers(made, spec), images)
+    agree(pixels, made(images, return_tensors="np"))
 
 
 @pytest.mark.parametrize(

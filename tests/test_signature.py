@@ -120,10 +120,10 @@ def test_the_signature_is_ecdsa_over_the_digest_of_every_file(signed: Path, keys
     # DSSE: what is signed names its type and lengths
     message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
     public.verify(base64.b64decode(envelope["signatures"][0]["sig"]), message, ec.ECDSA(hashes.SHA256()))
-    found = {one["name"]: one["digest"] for one in json.loads(payload)["predicate"]["resources"]}
+    document = {one["name"]: one["digest"] for one in json.loads(payload)["predicate"]["resources"]}
     files = {path.relative_to(signed).as_posix(): path for path in signed.rglob("*") if path.is_file()}
     del files[SIGNATURE]
-    assert found == {name: sha256_of(path) for name, path in files.items()}
+    assert document == {name: sha256_of(path) for name, path in files.items()}
 
 
 def test_model_signing_itself_agrees(signed: Path, keys: Path) -> None:
@@ -166,11 +166,11 @@ def link(folder: Path) -> None:
 
 def cut_payload(folder: Path) -> None:
     """A signature whose statement says nothing of the manifest any more."""
-    found = json.loads((folder / SIGNATURE).read_bytes())
-    statement = json.loads(base64.b64decode(found["dsseEnvelope"]["payload"]))
+    document = json.loads((folder / SIGNATURE).read_bytes())
+    statement = json.loads(base64.b64decode(document["dsseEnvelope"]["payload"]))
     statement["predicate"]["resources"].pop()
-    found["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
-    (folder / SIGNATURE).write_text(json.dumps(found))
+    document["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+    (folder / SIGNATURE).write_text(json.dumps(document))
 
 
 ALTERATIONS: list[tuple[Callable[[Path], None], str]] = [
@@ -300,14 +300,14 @@ def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inp
 def test_what_the_maker_signed_as_something_else_is_no_signature(
     runner: Path, copy: Path, keys: Path, inputs: Path
 ) -> None:
-    found = json.loads((copy / SIGNATURE).read_bytes())
-    kind, payload = b"application/json", base64.b64decode(found["dsseEnvelope"]["payload"])
+    document = json.loads((copy / SIGNATURE).read_bytes())
+    kind, payload = b"application/json", base64.b64decode(document["dsseEnvelope"]["payload"])
     private = serialization.load_pem_private_key((keys / "maker.pem").read_bytes(), None)
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
     signature = base64.b64encode(private.sign(message, ec.ECDSA(hashes.SHA256()))).decode()
-    found["dsseEnvelope"] |= {"payloadType": kind.decode(), "signatures": [{"sig": signature}]}
-    (copy / SIGNATURE).write_text(json.dumps(found))
+    document["dsseEnvelope"] |= {"payloadType": kind.decode(), "signatures": [{"sig": signature}]}
+    (copy / SIGNATURE).write_text(json.dumps(document))
     assert "it signs 'application/json', not application/vnd" in cpp(runner, copy, inputs, keys / "maker.pub").stderr
     with pytest.raises(BundleError, match="is not what the owner of"):
         check_signature(copy, keys / "maker.pub")

@@ -40,9 +40,9 @@ class Spec:
 
 
 def processor(**changes: Any) -> SoundProcessor:
-    found = from_transformers(transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True, **changes), Spec())
-    assert isinstance(found, SoundProcessor)
-    return found
+    converted = from_transformers(transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True, **changes), Spec())
+    assert isinstance(converted, SoundProcessor)
+    return converted
 
 
 def noise(samples: int, seed: int = 0) -> np.ndarray:
@@ -62,9 +62,9 @@ def test_tensors_are_those_of_transformers(lengths: list[int], normalise: bool) 
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True, do_normalize=normalise)
     wanted = extractor(sounds, padding=True, sampling_rate=RATE, return_tensors="np")
     ours = processor(do_normalize=normalise)
-    found = ours.collate(ours.encode(sounds))
-    np.testing.assert_allclose(found["input_values"], wanted["input_values"], atol=3e-6)
-    np.testing.assert_array_equal(found["attention_mask"], wanted["attention_mask"])
+    tensors = ours.collate(ours.encode(sounds))
+    np.testing.assert_allclose(tensors["input_values"], wanted["input_values"], atol=3e-6)
+    np.testing.assert_array_equal(tensors["attention_mask"], wanted["attention_mask"])
 
 
 def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> None:
     labels = ["LABEL_0", "LABEL_1", "LABEL_2"]
-    found = read_examples(folder, labels)
-    assert len(found) == 30
-    assert found.labels is not None
-    assert found.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    examples_read = read_examples(folder, labels)
+    assert len(examples_read) == 30
+    assert examples_read.labels is not None
+    assert examples_read.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
     (folder / "table.csv").write_text("audio,label\nLABEL_1/3.wav,LABEL_1\n")
     table = read_examples(folder / "table.csv", labels)
     assert table.inputs == [folder / "LABEL_1" / "3.wav"]
@@ -278,6 +278,6 @@ def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_pat
         wanted = oracle.uncertainty(oracle.softmax(logits))
         assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4
         for predictor in runs:
-            found = predictor.predict({key: tensor.numpy() for key, tensor in given.items()})
+            prediction = predictor.predict({key: tensor.numpy() for key, tensor in given.items()})
             for key, values in wanted.items():
-                np.testing.assert_allclose(getattr(found, key), values, atol=2e-5)
+                np.testing.assert_allclose(getattr(prediction, key), values, atol=2e-5)

@@ -42,9 +42,9 @@ def processor(kind: str, **changes: Any) -> SpectrogramProcessor:
     extractor = copy.deepcopy(SOUNDS[kind])
     for name, value in changes.items():
         setattr(extractor, name, value)
-    found = from_transformers(extractor, READS[kind])
-    assert isinstance(found, SpectrogramProcessor)
-    return found
+    converted = from_transformers(extractor, READS[kind])
+    assert isinstance(converted, SpectrogramProcessor)
+    return converted
 
 
 def tone(samples: int, seed: int) -> np.ndarray:
@@ -62,9 +62,9 @@ def test_tensors_are_those_of_transformers(kind: str, samples: int, normalise: b
     [name] = READS[kind].input_names
     wanted = extractor([sound], sampling_rate=RATE, return_tensors="np")[name]
     ours = processor(kind, **changes)
-    found = ours.collate(ours.encode([sound]))[name]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    tensors = ours.collate(ours.encode([sound]))[name]
+    assert tensors.dtype == np.float32
+    np.testing.assert_allclose(tensors, wanted, atol=1e-4)
 
 
 def test_a_longer_sound_is_cut_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
