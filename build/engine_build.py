@@ -68,7 +68,7 @@ def build_engine(
 
     Args:
         bundle: bundle folder. In Python also an open ``Bundle``.
-        backend: library: tensorrt (for this GPU) or tensorrt-rtx (no GPU needed). In Python also an option object:
+        backend: library: tensorrt (for this GPU; not tested) or tensorrt-rtx (no GPU needed). In Python also an option object:
             ``TensorRT(version_compatible=True)``, ``TensorRTForRTX(compute_capability=["8.9"])``.
         precision: precision of the graph.
         batch: batch sizes MIN:OPT:MAX of a profile, such as 1:8:32; once for each profile.

@@ -33,7 +33,7 @@ def arguments(command: Command) -> None:
     command.add("--traced", action="store_true",
                 help="Trace any transformers classifier, and compare every member with the original")  # fmt: skip
     command.add("--force", action="store_true",
-                help="Replace an existing bundle, and accept a large merge error")  # fmt: skip
+                help="Replace an existing bundle, and accept a large error from averaging checkpoints")  # fmt: skip
     command.heading("advanced")
     command.add("--adapter", action="append", default=[], metavar="DIR",
                 help="PEFT LoRA adapter of the MODEL, one per member; may be repeated")  # fmt: skip

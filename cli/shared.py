@@ -45,7 +45,7 @@ def data_options(command: Command) -> None:
     """Add ``--read``, which sets fields of ``DataOptions``."""
     command.add(
         "--read", type=_data_options, action="append", default=argparse.SUPPRESS, metavar="NAME=VALUE,…",
-        help="Column names, sample and batch size: text=query,label=intent,examples=500,batch_size=8",
+        help="Columns, number of examples, batch size: text=query,label=intent,examples=500,batch_size=8",
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def drift(
         bundle: calibrated bundle folder. In Python also an open ``Bundle``.
         log: predictions in the order of the traffic: JSON lines of `hydrant predict --output`. In Python also the rows
             themselves.
-        alpha: probability of a false alarm while the traffic is unchanged.
+        alpha: largest probability of a false alarm while the traffic is unchanged.
         psi: smallest population stability index (PSI) that counts as drift. A score or the labels alarm if chance does
             not explain the change.
         window: number of inputs in each compared histogram.

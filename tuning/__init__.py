@@ -46,7 +46,7 @@ def tune(
             the merge error; the merged ensemble is kept if it improves on the bundle.
             ``BatchEnsemble(fork_from=4, …)``: members share all weights and differ by rank-one factors.
         validation: labelled validation data (default: one in ten training examples).
-        output: folder of the tuned bundle (default: the bundle is replaced).
+        output: folder of the tuned bundle (default: overwrite BUNDLE, without --force).
         force: replace an existing bundle at the output folder.
         reading: columns, number (default: all) and batch size of the training examples. Validation data are all used.
         seed: seed of the held-out share, the order of examples, dropout and factors. Runs on a CPU are reproducible.

@@ -25,7 +25,7 @@ class Recipe:
 
     Attributes:
         members: number of members.
-        budget: largest cost, relative to the single model's operations (default: 1.0, some models 1.5). It is 1.5 if
+        budget: largest cost, relative to the single model's operations (default: 1.0, or 1.5). It is 1.5 if
             the classifier reads every token or patch of the last layer.
         method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
             for each member. Circuits are searched for separation on the OOD data that choose; without such data, and
