@@ -68,8 +68,8 @@ def build_engine(
 
     Args:
         bundle: bundle folder. In Python also an open ``Bundle``.
-        backend: library: tensorrt (for this GPU; not tested) or tensorrt-rtx (no GPU needed). In Python also an option object:
-            ``TensorRT(version_compatible=True)``, ``TensorRTForRTX(compute_capability=["8.9"])``.
+        backend: library: tensorrt (this GPU; untested) or tensorrt-rtx (no GPU needed). In Python also an option
+            object: ``TensorRT(version_compatible=True)``, ``TensorRTForRTX(compute_capability=["8.9"])``.
         precision: precision of the graph.
         batch: batch sizes MIN:OPT:MAX of a profile, such as 1:8:32; once for each profile.
         sequence: tokens per text MIN:OPT:MAX, such as 8:64:128; once, or once for each profile.

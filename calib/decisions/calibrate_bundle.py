@@ -96,8 +96,8 @@ def calibrate(
             takes.
         ood: OOD data (labels are ignored), used to choose the OOD score and the taps.
         fit: labelled training data for the distance; without it the bundle keeps its distance.
-        taps: features that the distance reads: auto, last, all, balanced, means, or layers such as 1,3. ``last`` is each member's last
-            vector; ``all`` adds every layer of the shared trunk, equally weighted; ``balanced`` weighs the members'
+        taps: features of the distance: auto, last, all, balanced, means, or layers as 1,3. ``last`` is each member's
+            last vector; ``all`` adds every layer of the shared trunk, equally weighted; ``balanced`` weighs the members'
             vectors as much as the whole trunk; ``means``, for texts, adds the mean of every second layer. ``auto``
             takes the best of these on OOD data; without OOD data it takes ``means`` for texts, ``last`` for images and
             tags. Taps in the trunk also flag noise that the model tolerates, such as typing errors: take ``last`` if
@@ -110,7 +110,7 @@ def calibrate(
             for spans.
         flags: rule of OOD flags: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
-        confidence: share of labels inside a regression's prediction intervals (default: 0.9).
+        confidence: share of labels inside a regression's intervals (default: 0.9).
         label_false_alarm: for multi-label: largest false-alarm rate of a label (default: each label's best F1).
         reading: columns, number (all) and batch size of the examples; the number is of ``data`` alone.
         seed: of the draw.

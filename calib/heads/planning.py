@@ -64,7 +64,7 @@ def plan_heads(
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name. In Python also the classifier itself, or
             what ``load_zero_shot`` returns.
-        data: labelled data to rank heads on: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a
+        data: labelled data to rank heads: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or URL. Also .tsv; a
             Hugging Face data set is ``hf:NAME:CONFIG:SPLIT``. In Python also what ``data.examples.read_examples``
             takes. Not needed for random heads if ``keep`` says how many; for a budget, best data that the model was not
             tuned on.
@@ -83,7 +83,7 @@ def plan_heads(
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
-        traced: trace any transformers classifier; needs --keep, and --method taylor or random. Texts, tokens, images and sounds;
+        traced: trace any transformers classifier; needs --keep, and taylor or random. Texts, tokens, images and sounds;
             attention is discovered by running the model.
         progress: display (``hydrant.progress.Progress``).
 
