@@ -219,6 +219,8 @@ def test_external_data_is_removed_with_its_graph(text: Path, monkeypatch: pytest
 
 
 def test_microbatches_equal_the_whole_batch(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.zeros((100, 8), np.int64)
+    assert microbatch.Microbatch(None, 2.5).chunk({"input_ids": ids}) == 40  # 800 rows / (8 tokens · 2.5 streams)
     export_onnx(text)
     inputs = feeds("bert", batch=7)
     with load(text, "onnxruntime") as predictor:

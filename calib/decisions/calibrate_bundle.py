@@ -96,8 +96,8 @@ def calibrate(
             takes.
         ood: OOD data (labels are ignored), used to choose the OOD score and the taps.
         fit: labelled training data for the distance; without it the bundle keeps its distance.
-        taps: features of the distance: auto, last, all, balanced, means, or layers as 1,3. ``last`` is each member's
-            last vector; ``all`` adds every layer of the shared trunk, equally weighted; ``balanced`` weighs the members'
+        taps: features of the distance: auto, last, all, balanced, means, or layers 1,3. ``last`` is each member's last
+            vector; ``all`` adds every layer of the shared trunk, equally weighted; ``balanced`` weighs the members'
             vectors as much as the whole trunk; ``means``, for texts, adds the mean of every second layer. ``auto``
             takes the best of these on OOD data; without OOD data it takes ``means`` for texts, ``last`` for images and
             tags. Taps in the trunk also flag noise that the model tolerates, such as typing errors: take ``last`` if
