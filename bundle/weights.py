@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError
 
 from ..errors import BundleError, listing
 from .architecture import PROJECTIONS, Architecture, part_of
 from .head_plan import HeadPlan
+from .store import WEIGHTS, Bundle
 
 Shape = tuple[int, ...]
+Array = TypeVar("Array")
+
+
+def stored_weights(bundle: Bundle, load: Callable[[Path], dict[str, Array]]) -> dict[str, Array]:
+    """The tensors of a bundle, by the ``load_file`` of safetensors for NumPy or torch."""
+    path = bundle.file(WEIGHTS)
+    try:
+        return load(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
 
 
 def fused_shapes(

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.store import DENSITY, WEIGHTS, Bundle
 from ..bundle.traced import AnyArchitecture
-from ..bundle.weights import check_fused
-from ..errors import BundleError, require
+from ..bundle.weights import check_fused, stored_weights
+from ..errors import require
 from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
@@ -25,11 +24,7 @@ EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a separate file: pro
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
     """The bundle's weights as blocks, checked against its plan and labels."""
-    path: Any = bundle.file(WEIGHTS)
-    try:
-        weights: dict[str, Any] = load_file(path)
-    except SafetensorError as error:
-        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+    weights: dict[str, Any] = stored_weights(bundle, load_file)
     plan, shapes = bundle.plan(), {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     return read_blocks(architecture, plan, weights)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density_file import Density
@@ -18,10 +18,10 @@ from ..bundle.original_check import ORIGINAL_CHECK, check_to_json
 from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT
-from ..bundle.weights import check_fused
+from ..bundle.weights import check_fused, stored_weights
 from ..data.processor import load_processor, save_processor
 from ..errors import InputError
-from ..models.tracing.members import load_original, load_weights
+from ..models.tracing.members import load_original
 from ..version import __version__
 from .module import FusedClassifier
 from .traced_ensemble import TracedClassifier
@@ -103,7 +103,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         BundleError: a file is missing, altered, or inconsistent with the others.
     """
     bundle = resolve(bundle)
-    weights = load_weights(bundle)
+    weights = stored_weights(bundle, load_file)
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)

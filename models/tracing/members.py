@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ...bundle.head_plan import HeadPlan, Keep
-from ...bundle.store import WEIGHTS, Bundle
+from ...bundle.store import Bundle
 from ...bundle.traced import CHECKPOINT, Block, MemberForm, Traced
+from ...bundle.weights import stored_weights
 from ...data.check_inputs import synthetic_batches
 from ...errors import BundleError, HydrantError, InputError, PlanError, UnsupportedModelError, cut, literal
 from .attention_blocks import HIDDEN_STATES, find_blocks, find_classifier, hands_out_layers, place_of
@@ -208,7 +208,7 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
             f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but has {len(plan.members)} and "
             f"{architecture.classes}; {remedy}"
         )
-    weights, configuration = load_weights(bundle), bundle.read_json(CHECKPOINT)
+    weights, configuration = stored_weights(bundle, load_file), bundle.read_json(CHECKPOINT)
     try:
         check_plan(plan, architecture)
         model = rebuild(configuration, architecture, {name: tuple(each.shape) for name, each in weights.items()})
@@ -225,13 +225,3 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
         return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
-
-
-def load_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
-    """The tensors of a bundle."""
-    path = bundle.file(WEIGHTS)
-    try:
-        tensors: dict[str, torch.Tensor] = load_file(path)
-    except SafetensorError as error:
-        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
-    return tensors
