@@ -48,19 +48,19 @@ def exported(
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
     bundle = resolve(bundle)
+    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
+    if precision == "int8" and data is None:
+        raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
     if isinstance(traced := bundle.any_architecture(), Traced):
-        return _exported_traced(bundle, traced, precision, form)
+        return _exported_traced(bundle, traced, precision, form, inputs, progress)
     lowering, why = choose_lowering(form.lowering, precision)
     if data is not None and precision not in ("fp16", "int8"):
         raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
-    if precision == "int8" and data is None:
-        raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
     architecture = bundle.architecture()
     operator, because = choose_attention(form.attention, precision, architecture)
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
     facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     islands = quantised = None
     if precision == "fp16":
         islands = choose_islands(blocks, precision, *model_inputs(bundle.processor(), architecture, **inputs), progress)
@@ -82,21 +82,40 @@ def exported(
     return Export(path, precision, lowering, operator, reasons, changes, islands, quantised)
 
 
-def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
+def _exported_traced(
+    bundle: Bundle,
+    architecture: Traced,
+    precision: Precision,
+    form: GraphForm,
+    inputs: dict[str, Any],
+    progress: Progress,
+) -> Export:
     """Write the graph of a traced bundle, which has one form."""
-    if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
-        problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form, fp32"
-        raise InputError(f"{problem}; omit precision, lowering, attention and without (unsupported: {LACKS})")
+    if form.lowering != "auto" or form.attention != "auto" or form.without:
+        problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form"
+        raise InputError(f"{problem}; omit lowering, attention and without (unsupported: {LACKS})")
     from ..models.tracing.members import load_original
-    from .traced_graph import traced_graph
+    from .traced_graph import LOGITS, OPSET, finished, traced_network
+    from .traced_islands import half_graph
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
     original, temperatures = load_original(bundle, architecture), Calibration.of(bundle).temperatures
-    model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
+    opset = 22 if precision == "bf16" else OPSET
+    network = traced_network(original, architecture, bundle.plan(), facts, opset)
+
+    def finish(network: onnx.ModelProto) -> onnx.ModelProto:
+        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
+
+    islands = None
+    if precision in ("fp16", "bf16"):
+        prepared = model_inputs(bundle.processor(), architecture, **inputs)
+        model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
+    else:
+        model = finish(network)
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
-    return Export(path, precision, TRACED, architecture.form, reasons, [], None, None)
+    return Export(path, precision, TRACED, architecture.form, reasons, [], islands, None)
 
 
 def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:

@@ -172,15 +172,15 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
-    expected = _outputs(model, checking)
-    task = task_of_graph(expected, _tags_tokens(model))
+    expected = outputs_of(model, checking)
+    task = task_of_graph(expected, tags_tokens(model))
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
         if share and not ranked:  # measured only if needed
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        _, judged = task.compare(expected, _outputs(quantised, checking), TOLERANCES["int8"])
+        _, judged = task.compare(expected, outputs_of(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
@@ -207,24 +207,25 @@ def _most_sensitive(
     """Parts by mean |Δ probability| (or |Δ score|) with that part alone in INT8, largest first."""
     few = batches[:8]
     answer = model.graph.output[0].name
-    expected = _outputs(model, few)[answer]
+    expected = outputs_of(model, few)[answer]
     errors = {}
     for part in progress(parts, len(parts), "ranking parts by INT8 error"):
         alone = quantise(model, nodes, seen, [other for other in parts if other != part])
-        errors[part] = float(np.abs(_outputs(alone, few)[answer] - expected).mean())
+        errors[part] = float(np.abs(outputs_of(alone, few)[answer] - expected).mean())
     return sorted(parts, key=lambda part: -errors[part])
 
 
-def _tags_tokens(model: onnx.ModelProto) -> bool:
+def tags_tokens(model: onnx.ModelProto) -> bool:
     """Return True if the first output, the probabilities, has an axis of tokens."""
     return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
 
 
-def _outputs(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-    session = open_graph(model, "check an INT8 graph")
+def outputs_of(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+    """Outputs of a graph on all batches; for tokens those of real ones."""
+    session = open_graph(model, "check a graph against float32")
     names = [output.name for output in session.get_outputs()]
     runs = [dict(zip(names, session.run(names, dict(batch)), strict=True)) for batch in batches]
-    if _tags_tokens(model):
+    if tags_tokens(model):
         masks = [batch["attention_mask"].astype(bool) for batch in batches]
         runs = [at_tokens(run, mask) for run, mask in zip(runs, masks, strict=True)]
     return {name: np.concatenate([run[name] for run in runs]) for name in names}
