@@ -25,7 +25,7 @@ from .graph_form import Export, GraphForm
 from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
 from .onnx_file import DENSITY_KEY, bundle_blocks, calibration_metadata, metadata, write_model
-from .quantize import BATCH, search
+from .quantize import BATCH, products, search
 from .rewrites import left_out, rewrite, unfit
 from .task_heads import TEMPERATURE
 
@@ -73,9 +73,9 @@ def exported(
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     if precision == "int8":  # one half calibrates, the other half checks
         inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
-        layers = architecture.layers - (1 if architecture.first_token_only else 0)
+        nodes = products(model, architecture.layers - (1 if architecture.first_token_only else 0))
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
-        quantised = search(model, layers, *prepared, progress)
+        quantised = search(model, nodes, *prepared, progress)
         model = quantised.model
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
@@ -97,6 +97,7 @@ def _exported_traced(
     from ..models.tracing.members import load_original
     from .traced_graph import LOGITS, OPSET, finished, traced_network
     from .traced_islands import half_graph
+    from .traced_products import linear_products, separate_additions
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
@@ -107,15 +108,22 @@ def _exported_traced(
     def finish(network: onnx.ModelProto) -> onnx.ModelProto:
         return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
 
-    islands = None
-    if precision in ("fp16", "bf16"):
+    islands = quantised = None
+    if precision == "int8":  # one half calibrates, the other half checks
+        inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
+        prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
+        separate_additions(network)
+        model, nodes = finish(network), linear_products(network, LOGITS)
+        quantised = search(model, nodes, *prepared, progress)
+        model = quantised.model
+    elif precision != "fp32":
         prepared = model_inputs(bundle.processor(), architecture, **inputs)
         model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
     else:
         model = finish(network)
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
-    return Export(path, precision, TRACED, architecture.form, reasons, [], islands, None)
+    return Export(path, precision, TRACED, architecture.form, reasons, [], islands, quantised)
 
 
 def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:

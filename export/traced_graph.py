@@ -241,6 +241,10 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
     passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
         ir.passes.PassManager(passes, steps=4)(inner)
+        for node in inner.graph:  # transposed weights get names that tell their layer
+            weight = node.inputs[0] if node.op_type == "Transpose" else None
+            if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
+                node.outputs[0].name = f"{weight.name}.transposed"
         optimizer.optimize(inner)
         ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)

@@ -38,7 +38,7 @@ def half_graph(
     Values near the limits of the type are float32; if the gates fail, everything but the products is.
     """
     graph = parsed(network).graph
-    ranks, head = ranks_of(graph), _head(graph, logits)
+    ranks, head = ranks_of(graph), head_values(graph, logits)
     if precision == "fp16":
         largest = measure(network, ranks, progress(batches, len(batches), "measuring activations"))
         reasons = overflowing(graph, ranks, largest)
@@ -57,9 +57,7 @@ def half_graph(
     raise GateError(f"{precision.upper()} fails even with the products alone in it: {failed}; export FP32")
 
 
-def measure(
-    network: onnx.ModelProto, ranks: Mapping[ir.Value, Rank], batches: Sequence[Batch]
-) -> dict[str, float]:
+def measure(network: onnx.ModelProto, ranks: Mapping[ir.Value, Rank], batches: Sequence[Batch]) -> dict[str, float]:
     """Largest magnitude of each value computed from activations, and of the rows' maxima before a softmax."""
     probed = onnx.ModelProto()
     probed.CopyFrom(network)
@@ -138,7 +136,7 @@ def _before(value: ir.Value, ranks: Mapping[ir.Value, Rank]) -> list[str]:
     return list(names)
 
 
-def _head(graph: ir.Graph, logits: str) -> list[str]:
+def head_values(graph: ir.Graph, logits: str) -> list[str]:
     """Values from the classifiers on, always float32."""
     ranks = dict.fromkeys((value for node in graph for value in node.outputs), Rank.HALF)
     return _before(next(value for value in graph.outputs if value.name == logits), ranks)
