@@ -17,7 +17,7 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, InputError, cut
+from ..errors import BundleError, HydrantError, InputError, UnsupportedModelError, cut
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -51,11 +51,12 @@ def exported(
     inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     if precision == "int8" and data is None:
         raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
-    if isinstance(traced := bundle.any_architecture(), Traced):
-        return _exported_traced(bundle, traced, precision, form, inputs, progress)
-    lowering, why = choose_lowering(form.lowering, precision)
-    if data is not None and precision not in ("fp16", "int8"):
+    described = bundle.any_architecture()
+    if data is not None and (precision == "fp32" or (precision == "bf16" and described.is_declared)):
         raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
+    if isinstance(described, Traced):
+        return _exported_traced(bundle, described, precision, form, inputs, progress)
+    lowering, why = choose_lowering(form.lowering, precision)
     architecture = bundle.architecture()
     operator, because = choose_attention(form.attention, precision, architecture)
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
@@ -109,18 +110,23 @@ def _exported_traced(
         return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
 
     islands = quantised = None
-    if precision == "int8":  # one half calibrates, the other half checks
-        inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
-        prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
-        separate_additions(network)
-        model, nodes = finish(network), linear_products(network, LOGITS)
-        quantised = search(model, nodes, *prepared, progress)
-        model = quantised.model
-    elif precision != "fp32":
-        prepared = model_inputs(bundle.processor(), architecture, **inputs)
-        model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
-    else:
-        model = finish(network)
+    try:
+        if precision == "int8":  # one half calibrates, the other half checks
+            inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
+            prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
+            separate_additions(network)
+            quantised = search(finish(network), linear_products(network, LOGITS), *prepared, progress)
+            model = quantised.model
+        elif precision == "fp32":
+            model = finish(network)
+        else:
+            prepared = model_inputs(bundle.processor(), architecture, **inputs)
+            model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
+    except HydrantError:
+        raise
+    except Exception as error:  # ONNX Runtime's own errors
+        problem = f"ONNX Runtime cannot run the {precision.upper()} graph of {architecture.model_class}"
+        raise UnsupportedModelError(f"{problem} ({cut(error, 200)}); nothing was written: export FP32") from error
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
     return Export(path, precision, TRACED, architecture.form, reasons, [], islands, quantised)

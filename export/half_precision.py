@@ -14,15 +14,15 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
-LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-FLOAT_OPERATORS = frozenset(
-    """Pow Exp Log Sqrt Reciprocal Sin Cos CumSum TopK ReduceMean ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceProd
-    ReduceLogSumExp LpNormalization InstanceNormalization GroupNormalization BatchNormalization Resize DFT STFT
-    SplitToSequence SequenceAt SequenceConstruct ConcatFromSequence""".split()
-)
-"""Operators in float32: sums of many terms, functions that amplify rounding, and those without a half-precision form.
-"""
+PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"}
+LOOKUPS = {"Gather", "GatherElements", "GatherND"}
+FLOAT_OPERATORS = {
+    *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "CumSum", "TopK", "ReduceMean", "ReduceSum", "ReduceL1"),
+    *("ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp", "LpNormalization", "InstanceNormalization"),
+    *("GroupNormalization", "BatchNormalization", "Resize", "DFT", "STFT"),
+    *("SplitToSequence", "SequenceAt", "SequenceConstruct", "ConcatFromSequence"),
+}
+"""Operators in float32: sums of many terms, functions that amplify rounding, those without a half-precision form."""
 
 MASK = 1e6  # constants beyond it hide positions; they become ±LEAST, whose exponential is 0 and whose sums stay finite
 LEAST = 1e4

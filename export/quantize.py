@@ -42,7 +42,7 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(node: onnx.NodeProto) -> str:
-    """Part of a layer that contains a product: attention.input, attention.output, mlp.up or mlp.down; else its weight."""
+    """Part of a layer with a product: attention.input, attention.output, mlp.up or mlp.down; if traced, its weight."""
     product: str = node.name
     if not product.startswith("layers."):
         return node.input[1]
@@ -204,8 +204,9 @@ def search(
         quantised = quantise(model, nodes, seen, left)
         _, judged = task.compare(expected, outputs_of(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
-            share = int8_share(model, [node.name for node in nodes if part_of(node) not in left], checking[0])
-            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, share)
+            chosen = [node.name for node in nodes if part_of(node) not in left]
+            work = int8_share(model, chosen, checking[0])
+            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
     raise GateError(f"INT8 fails even with half of the layers' parts in float32: {failed}; export FP32 or BF16")
 

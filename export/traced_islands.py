@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import GateError
-from ..metrics.gates import TOLERANCES, Gate
+from ..metrics.gates import TOLERANCES
 from ..progress import Progress
 from ..tasks import task_of_graph
 from .half_precision import FLOAT_OPERATORS, MASK, PRODUCTS, Rank, parsed, ranks_of, to_half
@@ -19,7 +19,7 @@ from .onnx_file import open_graph
 from .quantize import Batch, outputs_of, tags_tokens
 
 BEYOND = 1e25  # magnitudes of masked positions, which are not measured
-LAYOUT = frozenset("Reshape Transpose Squeeze Unsqueeze Identity Slice Concat Pad Expand Flatten".split())
+LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
 NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
 ALONE = "the products alone are in half precision: with less in float32 the gates fail"
 
