@@ -15,7 +15,6 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"}
-LOOKUPS = {"Gather", "GatherElements", "GatherND"}
 FLOAT_OPERATORS = {
     *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "CumSum", "TopK", "ReduceMean", "ReduceSum", "ReduceL1"),
     *("ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp", "LpNormalization", "InstanceNormalization"),
@@ -30,9 +29,12 @@ KINDS = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
 class Rank(IntEnum):
-    """Precision of a value; an operator takes the highest of its inputs, unless its own rule differs."""
+    """Precision of a value; an operator takes the highest of its inputs, unless its own rule differs.
 
-    EXACT = 0  # float32, computed from integers and constants alone: positions and masks
+    Positions and masks are computed from integers, without a stored matrix.
+    """
+
+    EXACT = 0  # float32: positions and masks
     HALF = 1
     WIDE = 2  # float32, computed from activations
 
@@ -69,11 +71,11 @@ def _rank(node: ir.Node, ranks: Mapping[ir.Value, Rank], islands: Collection[str
     highest = max((ranks[value] for value in inputs if value in ranks), default=Rank.EXACT)
     if has_subgraph(node) or any(value.name in islands for value in node.outputs):
         return Rank.WIDE
-    if node.op_type in PRODUCTS | LOOKUPS and highest == Rank.EXACT:
-        return Rank.HALF if any(_is_matrix(value) for value in inputs) else Rank.EXACT
-    if node.op_type in PRODUCTS:
+    if node.op_type in PRODUCTS and highest:
         return Rank.HALF
-    return Rank.WIDE if highest and node.op_type in FLOAT_OPERATORS else highest
+    if node.op_type in FLOAT_OPERATORS:
+        return Rank.WIDE if highest else Rank.EXACT
+    return highest or (Rank.HALF if any(_is_matrix(value) for value in inputs) else Rank.EXACT)
 
 
 def _is_matrix(value: ir.Value) -> bool:
