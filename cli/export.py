@@ -47,6 +47,7 @@ def export_text(result: Export) -> str:
     if result.islands is not None:
         count = len(result.islands.values)
         lines.append(f"  float32 islands: {count} values beside the head, chosen on {result.islands.source}")
+        lines += [f"  {gate.told}" for gate in result.islands.gates]
     if result.quantised is not None:
         left = ", ".join(result.quantised.left) or "none"
         share = f"{result.quantised.share:.0%} of the multiplications by weights"

@@ -44,9 +44,10 @@ def half_graph(
         reasons = overflowing(graph, ranks, largest)
     else:
         largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), "sum of the stream: BF16 has 8 bits of mantissa")
+    whole = finished(network)
     others = [node.outputs[0].name for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
-    expected = outputs_of(finished(network), batches)
-    task = task_of_graph(expected, tags_tokens(finished(network)))
+    expected, tokens = outputs_of(whole, batches), tags_tokens(whole)
+    task = task_of_graph(expected, tokens)
     for more in ({}, dict.fromkeys(others, ALONE)):
         islands = reasons | {name: why for name, why in more.items() if name not in reasons}
         model = finished(to_half(network, precision, {*islands, *head}))
