@@ -52,6 +52,11 @@ def is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype == ir.DataType.FLOAT
 
 
+def named(value: ir.Value | None) -> str:
+    """Name of a value; empty for an absent input."""
+    return value.name or "" if value is not None else ""
+
+
 def has_subgraph(node: ir.Node) -> bool:
     """Return True for If, Loop and Scan."""
     return any(each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values())
@@ -69,7 +74,7 @@ def ranks_of(graph: ir.Graph, islands: Collection[str] = ()) -> dict[ir.Value, R
 def _rank(node: ir.Node, ranks: Mapping[ir.Value, Rank], islands: Collection[str]) -> Rank:
     inputs = [value for value in node.inputs if value is not None]
     highest = max((ranks[value] for value in inputs if value in ranks), default=Rank.EXACT)
-    if has_subgraph(node) or any(value.name in islands for value in node.outputs):
+    if has_subgraph(node) or any(named(value) in islands for value in node.outputs):
         return Rank.WIDE
     if node.op_type in PRODUCTS and highest:
         return Rank.HALF
@@ -105,7 +110,7 @@ class _Conversion:
         self.graph, self.ranks, self.kind = graph, ranks, kind
         self.floats = {*ranks, *(value for value in graph.initializers.values() if is_float(value))}
         self.forms: dict[tuple[ir.Value, bool], ir.Value] = {}
-        self.names = {value: value.name for value in self.floats}
+        self.names = {value: named(value) for value in self.floats}
         for value in graph.initializers.values():
             if value in self.floats:
                 _limit_masks(value)
@@ -128,7 +133,8 @@ class _Conversion:
             node.attributes.pop("to")
         for value in floats:
             self.forms[value, half] = value
-            value.dtype = self.kind if half else value.dtype
+            if half:
+                value.dtype = self.kind
 
     def read(self, value: ir.Value, half: bool) -> ir.Value:
         """The form of a value, made from its other form if necessary."""

@@ -115,7 +115,7 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
     for node in nodes:
         joined = set(node.input[:2]).union(*(group for group in groups if group & set(node.input[:2])))
         groups = [group for group in groups if not group & joined] + [joined]
-    factors = {}
+    factors: dict[str, np.ndarray] = {}
     for group in groups:
         values = sorted(group - set(weights))
         largest = np.max([np.abs(seen[name]).max(axis=0) for name in values], axis=0).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,15 +12,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import GateError
 from ..metrics.gates import TOLERANCES
-from ..progress import Progress
+from ..progress import Progress, no_progress
 from ..tasks import task_of_graph
-from .half_precision import FLOAT_OPERATORS, MASK, PRODUCTS, Rank, parsed, ranks_of, to_half
+from .half_precision import FLOAT_OPERATORS, MASK, PRODUCTS, Rank, named, parsed, ranks_of, to_half
 from .islands import HEADROOM, LARGEST, RESIDUAL_LIMIT, SCORE_LIMIT, Islands
 from .onnx_file import open_graph
 from .quantize import Batch, outputs_of, tags_tokens
 
 BEYOND = 1e25  # magnitudes of masked positions, which are not measured
 LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
+Ranks = Mapping[Any, Rank]  # of computed values
 NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
 ALONE = "the products alone are in half precision: with less in float32 the gates fail"
 
@@ -40,12 +42,12 @@ def half_graph(
     graph = parsed(network).graph
     ranks, head = ranks_of(graph), head_values(graph, logits)
     if precision == "fp16":
-        largest = measure(network, ranks, progress(batches, len(batches), "measuring activations"))
+        largest = measure(network, ranks, batches, progress)
         reasons = overflowing(graph, ranks, largest)
     else:
         largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), "sum of the stream: BF16 has 8 bits of mantissa")
     whole = finished(network)
-    others = [node.outputs[0].name for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
+    others = [named(node.outputs[0]) for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
     expected, tokens = outputs_of(whole, batches), tags_tokens(whole)
     task = task_of_graph(expected, tokens)
     for more in ({}, dict.fromkeys(others, ALONE)):
@@ -58,22 +60,22 @@ def half_graph(
     raise GateError(f"{precision.upper()} fails even with the products alone in it: {failed}; export FP32")
 
 
-def measure(network: onnx.ModelProto, ranks: Mapping[ir.Value, Rank], batches: Sequence[Batch]) -> dict[str, float]:
+def measure(
+    network: onnx.ModelProto, ranks: Ranks, batches: Sequence[Batch], progress: Progress = no_progress
+) -> dict[str, float]:
     """Largest magnitude of each value computed from activations, and of the rows' maxima before a softmax."""
     probed = onnx.ModelProto()
     probed.CopyFrom(network)
     graph = probed.graph
     for name, number in (("probe.beyond", BEYOND), ("probe.none", 0.0)):
-        graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+        graph.initializer.append(numpy_helper.from_array(np.asarray(number, np.float32), name))
     graph.initializer.append(numpy_helper.from_array(np.array([-1]), "probe.row"))
-    values = {value.name: value.name for value, rank in ranks.items() if rank and isinstance(value.type, ir.TensorType)}
-    for node in network.graph.node:
-        if node.op_type == "Softmax" and node.input[0] in values:
-            scores = node.input[0]
+    computed = [named(value) for value, rank in ranks.items() if rank and isinstance(value.type, ir.TensorType)]
+    values = dict(zip(computed, computed, strict=True))
+    for scores in [node.input[0] for node in network.graph.node if node.op_type == "Softmax"]:
+        if scores in values:
             values[_rows(scores)] = f"probe.rows.{scores}"
-            graph.node.append(
-                helper.make_node("ReduceMax", [scores, "probe.row"], [f"probe.rows.{scores}"], keepdims=0)
-            )
+            graph.node.append(helper.make_node("ReduceMax", [scores, "probe.row"], [values[_rows(scores)]], keepdims=0))
     for name, value in values.items():
         steps = [f"probe.{step}.{name}" for step in ("size", "real", "chosen", "largest")]
         graph.node.append(helper.make_node("Abs", [value], steps[:1]))
@@ -83,7 +85,8 @@ def measure(network: onnx.ModelProto, ranks: Mapping[ir.Value, Rank], batches: S
         graph.output.append(helper.make_tensor_value_info(steps[3], TensorProto.FLOAT, []))
     session = open_graph(probed, "measure activations for an FP16 graph")
     outputs = [f"probe.largest.{name}" for name in values]
-    runs = [[float(value) for value in session.run(outputs, dict(batch))] for batch in batches]
+    measured = progress(batches, len(batches), "measuring activations")
+    runs = [[float(value) for value in session.run(outputs, dict(batch))] for batch in measured]
     return dict(zip(values, np.max(runs, axis=0).tolist(), strict=True))
 
 
@@ -91,49 +94,47 @@ def _rows(scores: str) -> str:
     return f"{scores}, largest of each row"
 
 
-def overflowing(graph: ir.Graph, ranks: Mapping[ir.Value, Rank], largest: Mapping[str, float]) -> dict[str, str]:
+def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> dict[str, str]:
     """Values near FP16's limits, with the reasons."""
-    reasons: dict[str, str] = {}
-    limit, stored = LARGEST / HEADROOM, {}
+    limit, reasons = LARGEST / HEADROOM, dict[str, str]()
+    beyond = {name for name, size in largest.items() if size > limit}
     for value in graph.initializers.values():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
             sizes = np.abs(value.const_value.numpy())
-            stored[value] = float(sizes[sizes < MASK].max(initial=0.0))
+            beyond |= {named(value)} if sizes[sizes < MASK].max(initial=0.0) > LARGEST else set()
     for node in graph:
         if not _computes(node, ranks):
             continue
-        name, operands = node.outputs[0].name, [value for value in node.inputs if ranks.get(value) == Rank.HALF]
-        most = largest[name]
-        read = [value.name for value in node.inputs if value is not None and largest.get(value.name, 0.0) > limit]
-        read += [value.name for value in node.inputs if stored.get(value, 0.0) > LARGEST]
-        if most > limit:
-            reasons[name] = f"reaches {most:.3g}; FP16 ends at {LARGEST:g}"
+        name, operands = named(node.outputs[0]), [value for value in node.inputs if ranks.get(value) == Rank.HALF]
+        first = named(node.inputs[0]) if node.inputs else ""
+        read = [named(value) for value in node.inputs if named(value) in beyond]
+        if name in beyond:
+            reasons[name] = f"reaches {largest[name]:.3g}; FP16 ends at {LARGEST:g}"
         elif read:
             reasons[name] = f"reads {read[0]}, beyond FP16's range"
-        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and most > RESIDUAL_LIMIT:
-            reasons[name] = f"sum of the stream reaches {most:.3g}, above {RESIDUAL_LIMIT:g}"
-        elif node.op_type == "Softmax" and (most := largest.get(_rows(node.inputs[0].name), 0.0)) > SCORE_LIMIT:
+        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and largest[name] > RESIDUAL_LIMIT:
+            reasons[name] = f"sum of the stream reaches {largest[name]:.3g}, above {RESIDUAL_LIMIT:g}"
+        elif node.op_type == "Softmax" and (most := largest.get(_rows(first), 0.0)) > SCORE_LIMIT:
             why = f"attention scores reach {most:.3g}, above {SCORE_LIMIT:g}"
             reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], why)
     return reasons
 
 
-def _computes(node: ir.Node, ranks: Mapping[ir.Value, Rank]) -> bool:
+def _computes(node: ir.Node, ranks: Ranks) -> bool:
     """Return True for an operator in half precision."""
     return bool(node.outputs) and ranks.get(node.outputs[0]) == Rank.HALF
 
 
-def _before(value: ir.Value, ranks: Mapping[ir.Value, Rank]) -> list[str]:
+def _before(value: ir.Value | None, ranks: Ranks) -> list[str]:
     """Names of a value and of those it is computed from, back to the products."""
     names: dict[str, None] = {}
     values = [value]
     while values:
         value = values.pop()
-        node = value.producer()
-        if node is None or value.name in names or not ranks.get(value, Rank.EXACT):
-            continue
-        names[value.name] = None
-        values += [each for each in node.inputs if each is not None and node.op_type not in PRODUCTS]
+        node = value.producer() if value is not None and ranks.get(value) else None
+        if node is not None and named(value) not in names:
+            names[named(value)] = None
+            values += [] if node.op_type in PRODUCTS else node.inputs
     return list(names)
 
 
@@ -143,15 +144,15 @@ def head_values(graph: ir.Graph, logits: str) -> list[str]:
     return _before(next(value for value in graph.outputs if value.name == logits), ranks)
 
 
-def _sums(graph: ir.Graph, ranks: Mapping[ir.Value, Rank]) -> list[str]:
+def _sums(graph: ir.Graph, ranks: Ranks) -> list[str]:
     """Sums of two activations that a norm or several operators read: the residual stream."""
-    found = []
+    sums = []
     for node in graph:
         if node.op_type == "Add" and all(ranks.get(value) == Rank.HALF for value in node.inputs):
             readers = list(_readers(node.outputs[0]))
             if len(readers) > 1 or any(reader.op_type in NORMS for reader in readers):
-                found.append(node.outputs[0].name)
-    return found
+                sums.append(named(node.outputs[0]))
+    return sums
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .half_precision import Rank, parsed, ranks_of
+from .half_precision import Rank, named, parsed, ranks_of
 from .traced_islands import head_values
 
 
@@ -41,7 +41,7 @@ def linear_products(network: onnx.ModelProto, logits: str) -> list[onnx.NodeProt
     """MatMul operators with a stored matrix below the classifiers, named as the finished graph names them."""
     graph = parsed(network).graph
     ranks, head = ranks_of(graph), head_values(graph, logits)
-    halves = {value.name for value, rank in ranks.items() if rank == Rank.HALF and value.name not in head}
+    halves = {named(value) for value, rank in ranks.items() if rank == Rank.HALF} - set(head)
     matrices = {tensor.name for tensor in network.graph.initializer if len(tensor.dims) == 2}
     chosen = []
     for node in network.graph.node:
