@@ -48,8 +48,9 @@ def half_graph(
         largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), "sum of the stream: BF16 has 8 bits of mantissa")
     whole = finished(network)
     others = [named(node.outputs[0]) for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
-    expected, tokens = outputs_of(whole, batches), tags_tokens(whole)
-    task = task_of_graph(expected, tokens)
+    expected = outputs_of(whole, batches)
+    task = task_of_graph(expected, tags_tokens(whole))
+    del whole  # as large as the model
     for more in ({}, dict.fromkeys(others, ALONE)):
         islands = reasons | {name: why for name, why in more.items() if name not in reasons}
         model = finished(to_half(network, precision, {*islands, *head}))
