@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from safetensors.numpy import load_file
 
@@ -82,11 +84,15 @@ def save(model: onnx.ModelProto, path: Path) -> None:
     onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
-def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
-    """An ONNX Runtime session on the CPU."""
+def open_graph(model: onnx.ModelProto, purpose: str, weights: Mapping[str, np.ndarray] | None = None) -> Any:
+    """An ONNX Runtime session on the CPU; ``weights`` outside the model are not copied: keep them."""
     ort = require("onnxruntime", "onnxruntime", purpose)
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    if weights:
+        options.add_session_config_entry("session.disable_prepacking", "1")  # which copies weights
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), values)
     providers = ["CPUExecutionProvider"]
     if not is_large(model):
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
