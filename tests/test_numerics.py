@@ -58,7 +58,8 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
     else:
         uncertainty_head(graph, "member_logits", classes, temperature)
     names = TASKS["multi_label" if multi_label else "classification"].outputs
-    outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
+    by_class = (*PER_CLASS, "logits")
+    outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in by_class else [])]) for name in (*names, "logits")}
     return graph.model("head", {"member_logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
 
 
