@@ -58,6 +58,8 @@ def push(
         raise InputError(f"repository is {cut(repository)}; expected USER/NAME")
     opened = resolve(bundle)
     if to is not None:
+        if Path(to).resolve().is_relative_to(opened.path.resolve()):
+            raise InputError(f"{to} is inside the bundle; choose another folder")
         with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
             write_files(repository_files(locked, None), stage)
         return str(to)
