@@ -111,7 +111,7 @@ def test_a_download_of_the_hub_is_read_with_links_to_its_own_blobs_only(
         shutil.copyfile(blob, target)
         config.unlink()
         config.symlink_to(target)
-        refused(run(runner, snapshot, "--input", inputs), "config.json")
+        refused(run(runner, snapshot, "--input", inputs), "config.json is listed in hydrant.json but missing")
     config.unlink()
     config.symlink_to(blob)
     (snapshot / "more").symlink_to(blob.parent)
@@ -125,4 +125,4 @@ def test_a_download_of_the_hub_is_read_with_links_to_its_own_blobs_only(
             target = tmp_path / "hub/models--user--repo/blobs" / link.readlink().name
             link.unlink()
             link.symlink_to(target)
-    refused(run(runner, copied, "--input", inputs), "but missing")
+    refused(run(runner, copied, "--input", inputs), "is listed in hydrant.json but missing")
