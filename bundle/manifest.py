@@ -39,6 +39,21 @@ class UpdateForm(Struct, frozen=True):
     low_rank: bool
 
 
+Repository = Annotated[str, Meta(pattern=r"^[\w.-]{1,96}(/[\w.-]{1,96})?\Z")]  # of a model or data set of the hub
+
+
+class BaseModel(Struct, frozen=True, omit_defaults=True):
+    """Hub name and commit of a fused checkpoint, and facts from its own card."""
+
+    name: Repository | None = None
+    revision: str | None = None
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    datasets: list[Repository] = []
+    language: list[str] = []
+
+
 class Fusion(Struct, frozen=True):
     """Facts about the fusion that are read."""
 
@@ -46,6 +61,7 @@ class Fusion(Struct, frozen=True):
     separate: list[str] = []
     adapters: list[dict[str, Any]] = []
     adapted: dict[str, UpdateForm] = {}
+    base: list[BaseModel] = []
 
 
 class Manifest(Struct, frozen=True):
