@@ -62,8 +62,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.fit mahalanobis taps features decisions.calibrate_bundle
-            heads.__init__ heads.selection heads.candidates losses heads.objectives heads.masking
+            decisions.thresholds decisions.fit mahalanobis taps decisions.decision_lines features
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates losses heads.objectives heads.masking
             heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
             ood_detectors
         """,
@@ -88,6 +88,9 @@ FLOORS: list[dict[str, str]] = [
             quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture
         """,
+    },
+    {
+        "hub": "__init__ card_text card",
     },
     {
         "": "__init__",
