@@ -15,6 +15,7 @@ from .terminal import aligned, show
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
+
 def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, calibrate)

@@ -48,7 +48,7 @@ FLOORS: list[dict[str, str]] = [
             graph_form dead_rows traced_graph exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
-        "hub": "__init__ card plain_config repository push",
+        "hub": "__init__ card_examples card_text card plain_config repository push",
     },
     {
         "runtime": """
@@ -65,8 +65,8 @@ FLOORS: list[dict[str, str]] = [
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
             decisions.thresholds decisions.fit mahalanobis taps decisions.decision_lines features
-            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates losses heads.objectives heads.masking
-            heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates losses heads.objectives
+            heads.masking heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
             ood_detectors
         """,
         "monitoring": "__init__ drift_statistics drift_monitor drift_report",
@@ -90,9 +90,6 @@ FLOORS: list[dict[str, str]] = [
             quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture
         """,
-    },
-    {
-        "hub": "__init__ card_text card",
     },
     {
         "": "__init__",
