@@ -39,7 +39,8 @@ class UpdateForm(Struct, frozen=True):
     low_rank: bool
 
 
-Repository = Annotated[str, Meta(pattern=r"^[\w.-]{1,96}(/[\w.-]{1,96})?\Z")]  # of a model or data set of the hub
+PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+Repository = Annotated[str, Meta(pattern=rf"^{PART}(/{PART})?\Z")]  # of a model or data set of the hub
 
 
 class BaseModel(Struct, frozen=True, omit_defaults=True):

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..bundle.manifest import MANIFEST, BaseModel, Manifest
+from ..bundle.manifest import BaseModel
 from ..bundle.store import Bundle
 from ..data.data_sources import HUB, hub_name
-from ..data.specs import convert
 from ..errors import require
 from ..evaluation.metric_names import DETECTION, SCORES
 from ..evaluation.report import StoredEvaluation
 from ..evaluation.report_tables import MAIN_METRICS
 from ..tasks import TASKS
-from .card_text import card_text
+from .card_text import card_text, fusion_of
 
 TAGS = ["onnx", "transformers.js", "uncertainty", "uncertainty-quantification", "ensemble", "calibration",
         "out-of-distribution-detection"]  # fmt: skip
@@ -73,7 +72,7 @@ def base_metadata(bundle: Bundle) -> dict[str, Any]:
     The Hub has four relations to a base: ``finetune`` if weights were tuned, also as adapters; ``merge`` for several
     checkpoints; and for pruned, untuned weights ``quantized``, its word for conversions without training.
     """
-    fusion = convert(dict(bundle.manifest), Manifest, bundle.path / MANIFEST).fusion
+    fusion = fusion_of(bundle)
     names = list(dict.fromkeys(base.name for base in fusion.base if base.name))
     stored = bundle.manifest.get("fusion", {})
     relation = "merge" if len(names) > 1 else "finetune" if stored.get("tuned") or fusion.adapters else "quantized"

@@ -9,9 +9,11 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD, Calibration
 from ..bundle.density_file import Density
+from ..bundle.manifest import MANIFEST, BaseModel, Fusion, Manifest
 from ..bundle.reports import Verification
 from ..bundle.store import Bundle, onnx_name
 from ..calib.decisions.decision_lines import calibration_lines, distance_lines
+from ..data.specs import convert
 from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
 from ..evaluation.report import StoredEvaluation
@@ -35,6 +37,7 @@ MEANINGS = {
     "distance": "Mahalanobis distance to the training data: 0 is typical, 1 is one standard deviation farther",
 }
 
+MAKE_REPORT = "reports/make.json"
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 MARKS = re.compile(r"([\\`*_\[\]|~$#])")
 
@@ -73,13 +76,11 @@ def _about(bundle: Bundle) -> list[str]:
     if plan.fork < plan.layers:
         counts = sorted({count for row in plan.head_counts() for count in row[plan.fork :]})
         kept = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-        lines.append(
-            f"From layer {plan.fork} of {plan.layers} on, the members keep different attention heads: {kept} of "
-            f"{plan.heads} in each layer; below, they share everything."
-        )
+        where = f"From layer {plan.fork} of {plan.layers} on" if plan.fork else f"In all {plan.layers} layers"
+        lines.append(f"{where}, the members keep different attention heads: {kept} of {plan.heads} in each layer.")
     if facts.get("zero_shot"):
         lines.append("Its classes are fixed prompts of CLIP.")
-    gives = f"Hydrant returns, for every input, {plain(TASKS[arch.task].gives)}"
+    gives = f"Hydrant returns, for every input, {TASKS[arch.task].gives.partition(' (')[0]}"
     return [
         f"This is {kind}, which measures its own uncertainty. {gives}, and how uncertain it is. {' '.join(lines)}",
         *([f"ONNX graphs: {graphs}. Each holds all members and all scores."] if graphs else []),
@@ -179,7 +180,10 @@ def _promises(calibration: Calibration) -> Mapping[str, str]:
 def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
-    lines = [f"Heads: method {plain(plan.method)}{_data(plan.provenance)}."]
+    lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, fusion_of(bundle).base)) if link]
+    if bundle.has(MAKE_REPORT):
+        lines.append("`hydrant make` ran every step: plan, fuse, tune, export, calibrate, verify, evaluate.")
+    lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
         lines.append(f"Tuned above the fork{_data(tuned)}{epochs}.")
@@ -193,6 +197,17 @@ def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
     versions = {"hydrant": bundle.manifest["hydrant"], **bundle.manifest.get("versions", {})}
     lines.append(f"Versions: {', '.join(f'{plain(name)} {plain(number)}' for name, number in versions.items())}.")
     return [_bullets(lines)]
+
+
+def fusion_of(bundle: Bundle) -> Fusion:
+    """The facts about the fusion that have a fixed form."""
+    return convert(dict(bundle.manifest), Manifest, bundle.path / MANIFEST).fusion
+
+
+def _base_link(base: BaseModel) -> str:
+    """Link to a base model at its commit; empty without a hub name."""
+    at = f"/tree/{plain(base.revision)}" if base.revision else ""
+    return f"[{plain(base.name)}](https://huggingface.co/{base.name}{at})" if base.name else ""
 
 
 def _data(facts: Mapping[str, Any]) -> str:
