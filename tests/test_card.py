@@ -93,7 +93,7 @@ def test_a_fully_made_bundle(made: Path, text_csv: Path) -> None:
     assert values["accuracy"] == round(stored["models"][0]["figures"]["accuracy"]["value"], 6)
     assert {metric["type"] for metric in ood["metrics"]} == {"auroc", "fpr95"}
     assert stored["verdict"][0]["sentence"].split(" (")[0].replace("_", "\\_") in text
-    for words in ("answers an input with probability 0.5", "(n = 24)", "probability 0.8 or more", 'load("me/tiny")'):
+    for words in ("answers each input with probability 0.5", "(n = 24)", "probability 0.8 or more", 'load("me/tiny")'):
         assert words in text
 
 
