@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -52,6 +53,8 @@ def parsed(bundle: Bundle | Path, repository: str | None = None) -> tuple[dict[s
     assert data["pipeline_tag"] in TAGS
     assert "onnx" in data["tags"]
     assert not re.search(r"/tmp|/home|/work", text)
+    for code in re.findall("```python\n(.*?)```", text, flags=re.DOTALL):
+        ast.parse(code)
     for results in data.get("model-index", []):
         assert all(each["metrics"] and all(each["dataset"].values()) for each in results["results"])
     return data, card.text
