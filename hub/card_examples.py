@@ -49,6 +49,10 @@ print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
         "Other libraries read the ensemble's answers, without uncertainty and decisions:",
         _code("python", optimum),
         *([_code("js", script)] if script else []),
+        *(
+            ["transformers.js scales images by another method, which changes its answers a little."]
+            * tag.startswith("image")
+        ),
     ]
 
 
