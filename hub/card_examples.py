@@ -23,6 +23,9 @@ OPTIONS = {
 """Task → arguments of a pipeline; one number must not pass a softmax."""
 
 
+SCALED = "transformers.js scales images by another method, so its answers may differ."
+
+
 def examples(bundle: Bundle, tag: str, repository: str) -> list[str]:
     """Fenced code for each library; other libraries need the processor."""
     model, processor, argument, item = READERS[tag]
@@ -44,16 +47,14 @@ processor = Auto{processor}.from_pretrained("{repository}")
 classify = pipeline("{"text-classification" if tag == PAIR else tag}", model=model, {argument}=processor)
 print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
     script = _script(tag, task, repository, "token_type_ids" in bundle.any_architecture().input_names)
-    return [
+    parts = [
         _code("python", hydrant),
         "Other libraries read the ensemble's answers, without uncertainty and decisions:",
         _code("python", optimum),
-        *([_code("js", script)] if script else []),
-        *(
-            ["transformers.js scales images by another method, which changes its answers a little."]
-            * tag.startswith("image")
-        ),
+        _code("js", script) if script else "",
+        SCALED if tag == "image-classification" else "",
     ]
+    return list(filter(None, parts))
 
 
 def _script(tag: str, task: str, repository: str, types: bool) -> str:
