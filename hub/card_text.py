@@ -118,7 +118,7 @@ def _unknown(calibration: Calibration) -> str:
     if found is None:
         return "It flags out-of-distribution (OOD) inputs. No OOD data were used: how many it finds is unknown."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
-    return f"It flagged {found:.1%} of the {data}, which also chose the score. Other kinds may be found less often."
+    return f"It flagged {found:.1%} of the {data} in calibration. Other kinds may be found less often."
 
 
 def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
@@ -184,7 +184,7 @@ def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
     lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, fusion_of(bundle).base)) if link]
     if bundle.has(MAKE_REPORT):
-        lines.append("`hydrant make` ran every step: plan, fuse, tune, export, calibrate, verify, evaluate.")
+        lines.append("Made by one call of `hydrant make`.")
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
