@@ -1,0 +1,268 @@
+"""A Hugging Face Hub in memory, on loopback: the part of its protocol that huggingface_hub speaks without Xet."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+OWNER, STRANGER = "hf_owner", "hf_stranger"
+"""Tokens: the owner's for everything, a stranger's for public repositories that are not gated."""
+
+
+class Blob(NamedTuple):
+    """A file's content, in LFS or in git."""
+
+    content: bytes
+    lfs: bool
+
+    @property
+    def oid(self) -> str:
+        """Digest by which the Hub knows the file."""
+        framed = self.content if self.lfs else b"blob %d\0" % len(self.content) + self.content
+        return hashlib.new("sha256" if self.lfs else "sha1", framed).hexdigest()
+
+
+@dataclass
+class Repository:
+    """A model repository: files by path for each commit, and commits by branch or tag."""
+
+    private: bool = False
+    gated: bool = False
+    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, branch: str, files: dict[str, Blob]) -> str:
+        """Hash of a new commit on a branch."""
+        sha = f"{len(self.commits) + 1:040x}"
+        self.commits[sha], self.refs[branch] = files, sha
+        return sha
+
+    def files(self, revision: str = "main") -> dict[str, Blob]:
+        """Files by path at a branch, a tag or a commit."""
+        return self.commits[self.refs.get(revision, revision)]
+
+
+class Request(NamedTuple):
+    """A request: ``"GET /path"``, its headers, and its body's size in bytes."""
+
+    line: str
+    headers: dict[str, str]
+    sent: int
+
+
+@dataclass
+class Fault:
+    """A failure of the next requests whose line matches: an error's status, or a cut after some bytes."""
+
+    pattern: str
+    status: int = 0
+    after: int | None = None
+    times: int = 1
+
+
+class RefusalError(Exception):
+    """An error answer: status, the Hub's error code, message."""
+
+
+class Hub(ThreadingHTTPServer):
+    """The server, a context manager; ``localhost`` is its storage, a host that must not see tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url, self.storage = (f"http://{host}:{self.server_port}" for host in ("127.0.0.1", "localhost"))
+        self.repositories: dict[str, Repository] = {}
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[Request] = []
+        self.faults: list[Fault] = []
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def received(self, pattern: str) -> list[Request]:
+        """Requests whose line matches."""
+        return [request for request in self.requests if re.search(pattern, request.line)]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers by the request's line (``ROUTES``)."""
+
+    server: Hub
+    protocol_version = "HTTP/1.1"
+    after: int | None = None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self) -> None:
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        line, hub = f"{self.command} {urlsplit(self.path).path}", self.server
+        with hub.lock:
+            hub.requests.append(Request(unquote(line), dict(self.headers), len(sent)))
+            faults = [fault for fault in hub.faults if fault.times and re.search(fault.pattern, unquote(line))][:1]
+            for fault in faults:
+                fault.times -= 1
+        self.after = faults[0].after if faults else None
+        try:
+            if faults and faults[0].status:
+                raise RefusalError(faults[0].status, "", "made to fail")
+            for pattern, name in ROUTES.items():
+                if match := re.fullmatch(pattern, line):
+                    return getattr(self, name)(sent, *(unquote(each) for each in match.groups() if each))
+            raise RefusalError(404, "", f"no answer to {line}")
+        except RefusalError as error:
+            status, code, message = error.args
+            return self.reply({"error": message}, status, {"X-Error-Code": code, "X-Error-Message": message})
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815 - http.server's names
+
+    def reply(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, text)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.close_connection = self.after is not None
+            self.wfile.write(data[: self.after])
+
+    def found(self, name: str, revision: str = "main", writes: bool = False) -> tuple[Repository, str]:
+        """The repository and the commit, if the request's token may use them."""
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        found = self.server.repositories.get(name)
+        if token not in ("", OWNER, STRANGER):
+            raise RefusalError(401, "", "Invalid credentials in Authorization header")
+        if found is None or (found.private and token != OWNER):
+            raise RefusalError(404 if token else 401, "RepoNotFound", "Repository not found")
+        if writes and token != OWNER:
+            raise RefusalError(403 if token else 401, "", "You don't have the rights to write")
+        if found.gated and token != OWNER and "/resolve/" in self.path:
+            raise RefusalError(403 if token else 401, "GatedRepo", f"Access to model {name} is restricted")
+        if (commit := found.refs.get(revision, revision)) not in found.commits:
+            raise RefusalError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return found, commit
+
+    def create(self, sent: bytes) -> None:
+        wish = json.loads(sent)
+        name = f"{wish['organization']}/{wish['name']}"
+        if self.headers.get("Authorization") != f"Bearer {OWNER}":
+            raise RefusalError(401, "", "Invalid username or password.")
+        if not (exists := name in self.server.repositories):
+            made = self.server.repositories[name] = Repository(private=wish.get("visibility") == "private")
+            made.commit("main", {".gitattributes": Blob(b"*.onnx filter=lfs diff=lfs merge=lfs -text\n", lfs=False)})
+        self.reply({"url": f"{self.server.url}/{name}"}, 409 if exists else 200)
+
+    def accept(self, *_: object) -> None:
+        self.reply({})
+
+    def info(self, _: bytes, name: str, revision: str = "main") -> None:
+        found, commit = self.found(name, revision)
+        files = [{"rfilename": path} for path in found.commits[commit]]
+        self.reply({"id": name, "sha": commit, "private": found.private, "gated": found.gated, "siblings": files})
+
+    def tree(self, _: bytes, name: str, revision: str) -> None:
+        found, commit = self.found(name, revision)
+        entries: list[dict[str, Any]] = []
+        for path, blob in found.commits[commit].items():
+            size = {"oid": blob.oid, "size": len(blob.content)}
+            entries.append(
+                {"type": "file", "path": path, **size, "lfs": {**size, "pointerSize": 134} if blob.lfs else None}
+            )
+        self.reply(entries)
+
+    def branch(self, sent: bytes, name: str, branch: str) -> None:
+        found, commit = self.found(name, json.loads(sent).get("startingPoint", "main"), writes=True)
+        if branch in found.refs:
+            raise RefusalError(409, "", "Reference already exists")
+        found.refs[branch] = commit
+        self.reply({})
+
+    def preupload(self, sent: bytes, name: str, revision: str) -> None:
+        """Say which files go through LFS: names of ``.gitattributes`` and binary files."""
+        found, commit = self.found(name, revision, writes=True)
+        answer = []
+        for file in json.loads(sent)["files"]:
+            lfs = file["path"].endswith(".onnx") or b"\0" in base64.b64decode(file["sample"])
+            old = found.commits[commit].get(file["path"])
+            answer.append({"path": file["path"], "uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False})
+            answer[-1]["oid"] = old.oid if old else None
+        self.reply({"files": answer})
+
+    def batch(self, sent: bytes, name: str) -> None:
+        self.found(name, writes=True)
+        files = json.loads(sent)["objects"]
+        for file in files:
+            if file["oid"] not in self.server.objects:
+                hrefs = {
+                    "upload": f"{self.server.storage}/stored/{file['oid']}/",
+                    "verify": f"{self.server.url}/verify",
+                }
+                file["actions"] = {action: {"href": href} for action, href in hrefs.items()}
+        self.reply({"transfer": "basic", "objects": files})
+
+    def stored(self, sent: bytes, oid: str) -> None:
+        """Take or give the bytes of a digest."""
+        if "Authorization" in self.headers or (self.command == "PUT" and hashlib.sha256(sent).hexdigest() != oid):
+            raise RefusalError(400, "", "expected no token, and the bytes of the digest")
+        if self.command == "GET":
+            return self.send(Blob(self.server.objects[oid], lfs=True), {})
+        self.server.objects[oid] = sent
+        return self.reply(b"")
+
+    def commit(self, sent: bytes, name: str, branch: str) -> None:
+        found, parent = self.found(name, branch, writes=True)
+        files = dict(found.commits[parent])
+        for key, value in (json.loads(line).values() for line in sent.splitlines()):
+            if key == "file":
+                files[value["path"]] = Blob(base64.b64decode(value["content"]), lfs=False)
+            elif key == "lfsFile":
+                files[value["path"]] = Blob(self.server.objects[value["oid"]], lfs=True)
+            elif key == "deletedFile":
+                del files[value["path"]]
+        made = found.commit(branch, files)
+        self.reply({"success": True, "commitOid": made, "commitUrl": f"{self.server.url}/{name}/commit/{made}"})
+
+    def resolve(self, _: bytes, name: str, revision: str, path: str) -> None:
+        found, commit = self.found(name, revision)
+        if (blob := found.commits[commit].get(path)) is None:
+            raise RefusalError(404, "EntryNotFound", "Entry not found")
+        headers = {"X-Repo-Commit": commit}
+        if not blob.lfs:
+            return self.send(blob, headers)
+        self.server.objects[blob.oid] = blob.content
+        headers |= {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.content))}
+        return self.reply(b"", 302, {**headers, "Location": f"{self.server.storage}/stored/{blob.oid}/{path}"})
+
+    def send(self, blob: Blob, headers: dict[str, str]) -> None:
+        """Send a file, or its rest from the byte that Range names."""
+        start, size = int(re.sub(r"bytes=(\d+)-", r"\1", self.headers.get("Range", "0"))), len(blob.content)
+        rest = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
+        self.reply(blob.content[start:], 206 if start else 200, {**headers, **rest, "ETag": f'"{blob.oid}"'})
+
+
+MODEL, PART = r"/([\w.-]+/[\w.-]+)", "/([^/]+)"
+ROUTES = {
+    "POST /api/repos/create": "create",
+    "POST /api/validate-yaml|POST /verify": "accept",
+    f"GET /api/models{MODEL}(?:/revision{PART})?": "info",
+    f"GET /api/models{MODEL}/tree{PART}": "tree",
+    f"POST /api/models{MODEL}/branch{PART}": "branch",
+    f"POST /api/models{MODEL}/preupload{PART}": "preupload",
+    f"POST /api/models{MODEL}/commit{PART}": "commit",
+    rf"POST {MODEL}\.git/info/lfs/objects/batch": "batch",
+    f"(?:GET|PUT) /stored{PART}/.*": "stored",
+    f"(?:GET|HEAD) {MODEL}/resolve{PART}/(.+)": "resolve",
+}
+"""Methods by the pattern of a request's line, still quoted: a branch's name may hold a slash."""
