@@ -48,15 +48,18 @@ SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder")
+    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
     command.take(load, "trust", type=str, metavar="FILE")
+    command.heading("advanced")
+    command.take(load, "revision", metavar="NAME")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
-    facts = inspect_bundle(options.bundle if trust is None else check_signature(options.bundle, trust))
+    bundle = resolve(options.bundle, value(load, "revision", options))
+    facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))
     if trust is not None:
         facts["signature"] = f"the owner of {trust} signed these files"
     show(options, facts, inspect_text(facts))

@@ -47,6 +47,7 @@ def evaluate(
     figures: EvaluationOptions = EvaluationOptions(),
     backend: str = "torch",
     precision: Precision | None = None,
+    revision: str | None = None,
     html: str | Path | None = None,
     report: str | Path | None = None,
     reading: DataOptions = DataOptions(),
@@ -60,7 +61,7 @@ def evaluate(
     on which one of the bundles was planned, tuned or calibrated.
 
     Args:
-        bundle: bundle folder. In Python also an open ``Bundle``.
+        bundle: bundle folder, or USER/NAME on the Hugging Face Hub. In Python also an open ``Bundle``.
         data: labelled test data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a Hugging
             Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
             Python also what ``data.examples.read_examples`` takes.
@@ -73,6 +74,7 @@ def evaluate(
         backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
             or a graph with member outputs.
         precision: precision of the graphs (default: the backend's choice).
+        revision: branch, tag or commit on the Hub (default: main).
         html: write a report with pictures to one HTML file.
         report: folder for report and pictures (default: the bundle). By default, if the bundle cannot be written, it is
             evaluated all the same and a warning is logged.
@@ -90,7 +92,7 @@ def evaluate(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
-    bundle = resolve(bundle)
+    bundle = resolve(bundle, revision)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
     _check_html(html, bundle)

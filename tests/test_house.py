@@ -26,8 +26,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ architecture strict_json manifest staging head_plan traced store calibration
-            density_file data_overlap graphs original_check progress_checkpoint reports signature weights
+            __init__ architecture strict_json manifest staging head_plan hub_download traced store
+            calibration density_file data_overlap graphs original_check progress_checkpoint reports
+            signature weights
         """,
     },
     {
@@ -47,6 +48,7 @@ FLOORS: list[dict[str, str]] = [
             graph_form dead_rows traced_graph exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
+        "hub": "__init__ card plain_config repository push",
     },
     {
         "runtime": """
@@ -93,7 +95,8 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal command_options shared build calibrate prediction_text demo drift evaluate
-            export fuse inspect renamed main make merge plan predict profile serve sign triton tune verify
+            export fuse inspect renamed main make merge plan predict profile push serve sign triton tune
+            verify
         """,
     },
     {"": "__main__"},
