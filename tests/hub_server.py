@@ -6,7 +6,10 @@ import base64
 import hashlib
 import json
 import re
+import secrets
+import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
@@ -17,14 +20,13 @@ OWNER, STRANGER = "hf_owner", "hf_stranger"
 
 
 class Blob(NamedTuple):
-    """A file's content, in LFS or in git."""
+    """A file's content, in LFS or in git, and the digest by which the Hub knows it."""
 
     content: bytes
     lfs: bool
 
     @property
     def oid(self) -> str:
-        """Digest by which the Hub knows the file."""
         framed = self.content if self.lfs else b"blob %d\0" % len(self.content) + self.content
         return hashlib.new("sha256" if self.lfs else "sha1", framed).hexdigest()
 
@@ -40,7 +42,7 @@ class Repository:
 
     def commit(self, branch: str, files: dict[str, Blob]) -> str:
         """Hash of a new commit on a branch."""
-        sha = f"{len(self.commits) + 1:040x}"
+        sha = secrets.token_hex(20)
         self.commits[sha], self.refs[branch] = files, sha
         return sha
 
@@ -68,7 +70,7 @@ class Fault:
 
 
 class RefusalError(Exception):
-    """An error answer: status, the Hub's error code, message."""
+    """An error answer: status, message, the Hub's error code."""
 
 
 class Hub(ThreadingHTTPServer):
@@ -81,6 +83,7 @@ class Hub(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
+        self.sockets: list[socket.socket] = []
         self.lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -88,8 +91,16 @@ class Hub(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop, and close the connections that clients keep."""
         self.shutdown()
         self.server_close()
+        for each in self.sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.sockets.append(request)
+        super().process_request(request, client_address)
 
     def received(self, pattern: str) -> list[Request]:
         """Requests whose line matches."""
@@ -108,23 +119,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        line, hub = f"{self.command} {urlsplit(self.path).path}", self.server
-        with hub.lock:
-            hub.requests.append(Request(unquote(line), dict(self.headers), len(sent)))
-            faults = [fault for fault in hub.faults if fault.times and re.search(fault.pattern, unquote(line))][:1]
-            for fault in faults:
-                fault.times -= 1
-        self.after = faults[0].after if faults else None
+        line = f"{self.command} {urlsplit(self.path).path}"
+        with self.server.lock:
+            self.server.requests.append(Request(unquote(line), dict(self.headers), len(sent)))
+            matching = (each for each in self.server.faults if each.times and re.search(each.pattern, unquote(line)))
+            fault = next(matching, Fault("", times=0))
+            fault.times -= 1
+        self.after = fault.after
         try:
-            if faults and faults[0].status:
-                raise RefusalError(faults[0].status, "", "made to fail")
+            if fault.status:
+                raise RefusalError(fault.status, "made to fail")
             for pattern, name in ROUTES.items():
                 if match := re.fullmatch(pattern, line):
                     return getattr(self, name)(sent, *(unquote(each) for each in match.groups() if each))
-            raise RefusalError(404, "", f"no answer to {line}")
+            raise RefusalError(404, f"no answer to {line}")
         except RefusalError as error:
-            status, code, message = error.args
-            return self.reply({"error": message}, status, {"X-Error-Code": code, "X-Error-Message": message})
+            status, message, *code = error.args
+            return self.reply({"error": message}, status, {"X-Error-Message": message, "X-Error-Code": "".join(code)})
 
     do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815 - http.server's names
 
@@ -143,22 +154,22 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         found = self.server.repositories.get(name)
         if token not in ("", OWNER, STRANGER):
-            raise RefusalError(401, "", "Invalid credentials in Authorization header")
+            raise RefusalError(401, "Invalid credentials in Authorization header")
         if found is None or (found.private and token != OWNER):
-            raise RefusalError(404 if token else 401, "RepoNotFound", "Repository not found")
+            raise RefusalError(404 if token else 401, "Repository not found", "RepoNotFound")
         if writes and token != OWNER:
-            raise RefusalError(403 if token else 401, "", "You don't have the rights to write")
+            raise RefusalError(403 if token else 401, "You don't have the rights to write")
         if found.gated and token != OWNER and "/resolve/" in self.path:
-            raise RefusalError(403 if token else 401, "GatedRepo", f"Access to model {name} is restricted")
+            raise RefusalError(403 if token else 401, f"Access to model {name} is restricted", "GatedRepo")
         if (commit := found.refs.get(revision, revision)) not in found.commits:
-            raise RefusalError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise RefusalError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return found, commit
 
     def create(self, sent: bytes) -> None:
         wish = json.loads(sent)
         name = f"{wish['organization']}/{wish['name']}"
         if self.headers.get("Authorization") != f"Bearer {OWNER}":
-            raise RefusalError(401, "", "Invalid username or password.")
+            raise RefusalError(401, "Invalid username or password.")
         if not (exists := name in self.server.repositories):
             made = self.server.repositories[name] = Repository(private=wish.get("visibility") == "private")
             made.commit("main", {".gitattributes": Blob(b"*.onnx filter=lfs diff=lfs merge=lfs -text\n", lfs=False)})
@@ -169,53 +180,46 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, _: bytes, name: str, revision: str = "main") -> None:
         found, commit = self.found(name, revision)
-        files = [{"rfilename": path} for path in found.commits[commit]]
-        self.reply({"id": name, "sha": commit, "private": found.private, "gated": found.gated, "siblings": files})
+        self.reply({"id": name, "sha": commit, "private": found.private, "gated": found.gated})
 
     def tree(self, _: bytes, name: str, revision: str) -> None:
         found, commit = self.found(name, revision)
-        entries: list[dict[str, Any]] = []
-        for path, blob in found.commits[commit].items():
-            size = {"oid": blob.oid, "size": len(blob.content)}
-            entries.append(
-                {"type": "file", "path": path, **size, "lfs": {**size, "pointerSize": 134} if blob.lfs else None}
-            )
-        self.reply(entries)
+        files = found.commits[commit].items()
+        self.reply([{"type": "file", "path": path, "oid": each.oid, "size": len(each.content)} for path, each in files])
 
     def branch(self, sent: bytes, name: str, branch: str) -> None:
         found, commit = self.found(name, json.loads(sent).get("startingPoint", "main"), writes=True)
         if branch in found.refs:
-            raise RefusalError(409, "", "Reference already exists")
+            raise RefusalError(409, "Reference already exists")
         found.refs[branch] = commit
         self.reply({})
 
     def preupload(self, sent: bytes, name: str, revision: str) -> None:
-        """Say which files go through LFS: names of ``.gitattributes`` and binary files."""
+        """Say which files go through LFS: graphs, as ``.gitattributes`` has it, and binary files."""
         found, commit = self.found(name, revision, writes=True)
-        answer = []
-        for file in json.loads(sent)["files"]:
-            lfs = file["path"].endswith(".onnx") or b"\0" in base64.b64decode(file["sample"])
-            old = found.commits[commit].get(file["path"])
-            answer.append({"path": file["path"], "uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False})
-            answer[-1]["oid"] = old.oid if old else None
-        self.reply({"files": answer})
+        files = [{"path": each["path"], "shouldIgnore": False, **each} for each in json.loads(sent)["files"]]
+        for each in files:
+            lfs = each["path"].endswith(".onnx") or b"\0" in base64.b64decode(each.pop("sample"))
+            old = found.commits[commit].get(each["path"])
+            each |= {"uploadMode": "lfs" if lfs else "regular", "oid": old.oid if old else None}
+        self.reply({"files": files})
 
     def batch(self, sent: bytes, name: str) -> None:
         self.found(name, writes=True)
         files = json.loads(sent)["objects"]
-        for file in files:
-            if file["oid"] not in self.server.objects:
+        for each in files:
+            if each["oid"] not in self.server.objects:
                 hrefs = {
-                    "upload": f"{self.server.storage}/stored/{file['oid']}/",
+                    "upload": f"{self.server.storage}/stored/{each['oid']}/",
                     "verify": f"{self.server.url}/verify",
                 }
-                file["actions"] = {action: {"href": href} for action, href in hrefs.items()}
+                each["actions"] = {action: {"href": href} for action, href in hrefs.items()}
         self.reply({"transfer": "basic", "objects": files})
 
     def stored(self, sent: bytes, oid: str) -> None:
         """Take or give the bytes of a digest."""
         if "Authorization" in self.headers or (self.command == "PUT" and hashlib.sha256(sent).hexdigest() != oid):
-            raise RefusalError(400, "", "expected no token, and the bytes of the digest")
+            raise RefusalError(400, "expected no token, and the bytes of the digest")
         if self.command == "GET":
             return self.send(Blob(self.server.objects[oid], lfs=True), {})
         self.server.objects[oid] = sent
@@ -237,7 +241,7 @@ class Handler(BaseHTTPRequestHandler):
     def resolve(self, _: bytes, name: str, revision: str, path: str) -> None:
         found, commit = self.found(name, revision)
         if (blob := found.commits[commit].get(path)) is None:
-            raise RefusalError(404, "EntryNotFound", "Entry not found")
+            raise RefusalError(404, "Entry not found", "EntryNotFound")
         headers = {"X-Repo-Commit": commit}
         if not blob.lfs:
             return self.send(blob, headers)
