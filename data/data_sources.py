@@ -165,7 +165,7 @@ def _guarded(url: str) -> Iterator[None]:
         said = str(error).replace(url, shown(url))
         said = cut(said.replace(query, "…") if query else said, 160)
         if isinstance(error, ImportError):  # fsspec names the plugin for the protocol
-            remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
+            remedy = "; pip install 'hydrant-uq[data]'" if url.startswith("http") else ""
             raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
         missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"
         wrong = f"cannot read data {shown(url)}: {missing}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..bundle.hub_download import FOLDER, REPOSITORY
 from ..bundle.manifest import MANIFEST
-from ..bundle.staging import staged_folder, telling
+from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, require
 from ..version import __version__
@@ -56,13 +56,19 @@ def push(
         raise InputError("private and revision are for a repository on the Hub; omit them with --to")
     if repository is not None and not REPOSITORY.fullmatch(repository):
         raise InputError(f"repository is {cut(repository)}; expected USER/NAME")
-    with resolve(bundle).kept() as opened:
-        if to is not None:
-            with staged_folder(Path(to), MARKER, force) as stage, telling(f"cannot write {to}"):
-                write_files(repository_files(opened, None), stage)
-            return str(to)
-        assert repository is not None
-        return _commit(repository, repository_files(opened, repository), private, revision, token)
+    opened = resolve(bundle)
+    if to is not None:
+        if Path(to).resolve().is_relative_to(opened.path.resolve()):
+            raise InputError(f"{to} is inside the bundle; choose another folder")
+        with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
+            write_files(repository_files(locked, None), stage)
+        return str(to)
+    assert repository is not None
+    before = opened.state()
+    address = _commit(repository, repository_files(resolve(opened), repository), private, revision, token)
+    if opened.state() != before:  # an upload may take long, and locks nothing
+        raise InputError(f"bundle {opened.path} was changed by another process during the upload; push it again")
+    return address
 
 
 def _commit(repository: str, files: Files, private: bool, revision: str | None, token: str | None) -> str:

@@ -18,6 +18,7 @@ from ..bundle.graphs import check_all_graphs, graph_tensors
 from ..bundle.hub_download import FOLDER
 from ..bundle.manifest import MANIFEST
 from ..bundle.signature import SIGNATURE
+from ..bundle.staging import telling
 from ..bundle.store import PROCESSOR, Bundle, onnx_name
 from ..bundle.strict_json import to_json_bytes
 from ..errors import BundleError, require
@@ -65,18 +66,19 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
 def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
     """Write a repository's files into a folder; equal files share their bytes on disk where links are possible."""
     written: dict[Path, Path] = {}
-    for name, content in files.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            place.write_bytes(content)
-            continue
-        if content in written:
-            with suppress(OSError):  # a file system without links
-                os.link(written[content], place)
+    with telling(f"cannot write into {folder}"):
+        for name, content in files.items():
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                place.write_bytes(content)
                 continue
-        shutil.copyfile(content, place)
-        written[content] = place
+            with suppress(OSError):  # a file system without links
+                if content in written:
+                    os.link(written[content], place)
+                    continue
+            shutil.copyfile(content, place)
+            written[content] = place
 
 
 def _check_logits(graph: Path) -> None:
