@@ -31,15 +31,15 @@ from ..bundle.store import (
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture
 from ..bundle.weights import check_fused
+from ..calib.decisions.decision_lines import calibration_lines, distance_lines
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require, short
 from ..models.plan_cost import cost_of
 from ..models.prompts import read_prompts
 from ..runtime import load
-from .calibrate import distance_text, inspected_calibration
 from .command_options import Command, value
 from .fuse import adapters_text
-from .terminal import show, size, table
+from .terminal import aligned, show, size, table
 
 EXAMPLE = "hydrant inspect out/"
 
@@ -293,8 +293,8 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         _task_text(facts),
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
-        *inspected_calibration(facts["calibration"], facts["task"] == "score"),
-        *distance_text(facts["distance"]),
+        *aligned(calibration_lines(facts["calibration"], facts["task"] == "score")),
+        *aligned(distance_lines(facts["distance"])),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]

@@ -15,7 +15,7 @@ from ..bundle.data_overlap import JUDGED, overlaps
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
-from ..bundle.store import Bundle, resolve
+from ..bundle.store import CALIBRATION, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -31,11 +31,9 @@ from .latency import time_models
 from .model_reports import model_reports, sweep
 from .observation import Evidence, observe
 from .plots import pictures
-from .report import EvaluationReport
+from .report import REPORT, EvaluationReport
 from .report_tables import page
 from .verdict import verdicts
-
-REPORT = "reports/evaluation.json"
 
 
 def evaluate(
@@ -160,6 +158,7 @@ def evaluate(
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),
         task=task,
+        calibration=bundle.digests()[CALIBRATION],
     )
     return _written(bundle, evaluation, evidence, folder)
 

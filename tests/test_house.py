@@ -34,7 +34,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "engines": "__init__ gpu metadata",
         "models": """
-            __init__ layout bert cross_encoder modernbert refusals vit family_registry lora checkpoint
+            __init__ layout base_card bert cross_encoder modernbert refusals vit family_registry lora checkpoint
             functions weight_sharing graph_counts plan_cost prompts tracing.__init__
             tracing.attention_blocks tracing.export_patches tracing.slices tracing.traced_model
             tracing.members zero_shot
@@ -48,7 +48,7 @@ FLOORS: list[dict[str, str]] = [
             graph_form dead_rows traced_graph exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
-        "hub": "__init__ card plain_config repository push",
+        "hub": "__init__ card_examples card_text card plain_config repository push",
     },
     {
         "runtime": """
@@ -64,9 +64,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.fit mahalanobis taps features decisions.calibrate_bundle
-            heads.__init__ heads.selection heads.candidates losses heads.objectives heads.masking
-            heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
+            decisions.thresholds decisions.fit mahalanobis taps decisions.decision_lines features
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates losses heads.objectives
+            heads.masking heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
             ood_detectors
         """,
         "monitoring": "__init__ drift_statistics drift_monitor drift_report",
