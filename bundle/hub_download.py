@@ -41,7 +41,7 @@ class Snapshot:
 
 
 def contains(folder: Path, path: Path) -> bool:
-    """Return True if a path, with links followed, lies in the bundle, or in the blobs of its repository or its cache."""
+    """Return True if a path, with links followed, lies in the bundle, or in the blobs of its repository or cache."""
     target, inside = path.resolve(), folder.resolve()
     places = [inside]
     if snapshot := Snapshot.of(inside):
@@ -105,7 +105,7 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
         errors.RevisionNotFoundError: f"repository {repository} has no revision {cut(revision)}; expected a branch, a "
         "tag or a commit",
         errors.RemoteEntryNotFoundError: f"repository {repository} has no file {file}; expected a repository from "
-        "`hydrant push`",
+        f"`hydrant push`{'' if name == MANIFEST else ', of a complete and, with --trust, signed bundle'}",
         errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and the Hub "
         "does not answer; check the name, the connection and HF_HUB_OFFLINE, then run the command again",
     }

@@ -52,11 +52,10 @@ class Repository:
 
 
 class Request(NamedTuple):
-    """A request: ``"GET /path"``, its headers, and its body's size in bytes."""
+    """A request: ``"GET /path"``, and its headers."""
 
     line: str
     headers: dict[str, str]
-    sent: int
 
 
 @dataclass
@@ -121,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         line = f"{self.command} {urlsplit(self.path).path}"
         with self.server.lock:
-            self.server.requests.append(Request(unquote(line), dict(self.headers), len(sent)))
+            self.server.requests.append(Request(unquote(line), dict(self.headers)))
             matching = (each for each in self.server.faults if each.times and re.search(each.pattern, unquote(line)))
             fault = next(matching, Fault("", times=0))
             fault.times -= 1
