@@ -9,11 +9,13 @@ import re
 import secrets
 import socket
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 OWNER, STRANGER = "hf_owner", "hf_stranger"
 """Tokens: the owner's for everything, a stranger's for public repositories that are not gated."""
@@ -105,48 +107,52 @@ class Hub(ThreadingHTTPServer):
         """Requests whose line matches."""
         return [request for request in self.requests if re.search(pattern, request.line)]
 
+    def fault(self, request: Request) -> Fault:
+        """Record a request, and count off its failure."""
+        with self.lock:
+            self.requests.append(request)
+            matching = (each for each in self.faults if each.times and re.search(each.pattern, request.line))
+            fault = next(matching, Fault("", times=0))
+            fault.times -= 1
+            return fault
+
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers by the request's line (``ROUTES``)."""
+    """Answers by the request's line (``ROUTES``): a value, and if need be status and headers."""
 
     server: Hub
     protocol_version = "HTTP/1.1"
-    after: int | None = None
 
     def log_message(self, *_: object) -> None:
         pass
 
     def answer(self) -> None:
-        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        line = f"{self.command} {urlsplit(self.path).path}"
-        with self.server.lock:
-            self.server.requests.append(Request(unquote(line), dict(self.headers)))
-            matching = (each for each in self.server.faults if each.times and re.search(each.pattern, unquote(line)))
-            fault = next(matching, Fault("", times=0))
-            fault.times -= 1
-        self.after = fault.after
+        sent, line = self.rfile.read(int(self.headers.get("Content-Length", 0))), f"{self.command} {self.path}"
+        line = line.partition("?")[0]  # still quoted: a branch's name may hold a slash
+        fault = self.server.fault(Request(unquote(line), dict(self.headers)))
+        matches = ((re.fullmatch(pattern, line), route) for pattern, route in ROUTES.items())
+        match, route = next((each for each in matches if each[0]), (None, None))
         try:
-            if fault.status:
-                raise RefusalError(fault.status, "made to fail")
-            for pattern, name in ROUTES.items():
-                if match := re.fullmatch(pattern, line):
-                    return getattr(self, name)(sent, *(unquote(each) for each in match.groups() if each))
-            raise RefusalError(404, f"no answer to {line}")
+            if fault.status or match is None or route is None:
+                raise RefusalError(fault.status or 404, f"no answer to {line}")
+            answer = route(self, sent, *(unquote(each) for each in match.groups() if each))
+            self.reply(fault.after, *(answer if isinstance(answer, tuple) else (answer,)))
         except RefusalError as error:
             status, message, *code = error.args
-            return self.reply({"error": message}, status, {"X-Error-Message": message, "X-Error-Code": "".join(code)})
+            headers = {"X-Error-Message": message, "X-Error-Code": "".join(code)}
+            self.reply(None, {"error": message}, status, headers)
 
     do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815 - http.server's names
 
-    def reply(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
+    def reply(self, after: int | None, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         for name, text in {"Content-Length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, text)
         self.end_headers()
         if self.command != "HEAD":
-            self.close_connection = self.after is not None
-            self.wfile.write(data[: self.after])
+            self.wfile.write(data[:after])
+            self.close_connection = after is not None
 
     def found(self, name: str, revision: str = "main", writes: bool = False) -> tuple[Repository, str]:
         """The repository and the commit, if the request's token may use them."""
@@ -164,67 +170,63 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusalError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return found, commit
 
-    def create(self, sent: bytes) -> None:
+    def create(self, sent: bytes) -> Any:
         wish = json.loads(sent)
-        name = f"{wish['organization']}/{wish['name']}"
+        name, existing = f"{wish['organization']}/{wish['name']}", self.server.repositories
         if self.headers.get("Authorization") != f"Bearer {OWNER}":
             raise RefusalError(401, "Invalid username or password.")
-        if not (exists := name in self.server.repositories):
-            made = self.server.repositories[name] = Repository(private=wish.get("visibility") == "private")
-            made.commit("main", {".gitattributes": Blob(b"*.onnx filter=lfs diff=lfs merge=lfs -text\n", lfs=False)})
-        self.reply({"url": f"{self.server.url}/{name}"}, 409 if exists else 200)
+        status = 409 if name in existing else 200
+        if name not in existing:
+            existing[name] = Repository(private=wish.get("visibility") == "private")
+            existing[name].commit("main", {".gitattributes": Blob(b"*.onnx filter=lfs\n", lfs=False)})
+        return {"url": f"{self.server.url}/{name}"}, status
 
-    def accept(self, *_: object) -> None:
-        self.reply({})
+    def accept(self, *_: object) -> Any:
+        return {}
 
-    def info(self, _: bytes, name: str, revision: str = "main") -> None:
+    def info(self, _: bytes, name: str, revision: str = "main") -> Any:
         found, commit = self.found(name, revision)
-        self.reply({"id": name, "sha": commit, "private": found.private, "gated": found.gated})
+        return {"id": name, "sha": commit, "private": found.private, "gated": found.gated}
 
-    def tree(self, _: bytes, name: str, revision: str) -> None:
+    def tree(self, _: bytes, name: str, revision: str) -> Any:
         found, commit = self.found(name, revision)
         files = found.commits[commit].items()
-        self.reply([{"type": "file", "path": path, "oid": each.oid, "size": len(each.content)} for path, each in files])
+        return [{"type": "file", "path": path, "oid": blob.oid, "size": len(blob.content)} for path, blob in files]
 
-    def branch(self, sent: bytes, name: str, branch: str) -> None:
+    def branch(self, sent: bytes, name: str, branch: str) -> Any:
         found, commit = self.found(name, json.loads(sent).get("startingPoint", "main"), writes=True)
         if branch in found.refs:
             raise RefusalError(409, "Reference already exists")
         found.refs[branch] = commit
-        self.reply({})
+        return {}
 
-    def preupload(self, sent: bytes, name: str, revision: str) -> None:
+    def preupload(self, sent: bytes, name: str, revision: str) -> Any:
         """Say which files go through LFS: graphs, as ``.gitattributes`` has it, and binary files."""
         found, commit = self.found(name, revision, writes=True)
-        files = [{"path": each["path"], "shouldIgnore": False, **each} for each in json.loads(sent)["files"]]
-        for each in files:
-            lfs = each["path"].endswith(".onnx") or b"\0" in base64.b64decode(each.pop("sample"))
-            old = found.commits[commit].get(each["path"])
-            each |= {"uploadMode": "lfs" if lfs else "regular", "oid": old.oid if old else None}
-        self.reply({"files": files})
+        files = json.loads(sent)["files"]
+        for file in files:
+            lfs = file["path"].endswith(".onnx") or b"\0" in base64.b64decode(file["sample"])
+            old = found.commits[commit].get(file["path"])
+            file |= {"uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False, "oid": old.oid if old else None}
+        return {"files": files}
 
-    def batch(self, sent: bytes, name: str) -> None:
+    def batch(self, sent: bytes, name: str) -> Any:
         self.found(name, writes=True)
         files = json.loads(sent)["objects"]
-        for each in files:
-            if each["oid"] not in self.server.objects:
-                hrefs = {
-                    "upload": f"{self.server.storage}/stored/{each['oid']}/",
-                    "verify": f"{self.server.url}/verify",
-                }
-                each["actions"] = {action: {"href": href} for action, href in hrefs.items()}
-        self.reply({"transfer": "basic", "objects": files})
+        for file in (each for each in files if each["oid"] not in self.server.objects):
+            hrefs = {"upload": f"{self.server.storage}/stored/{file['oid']}/", "verify": f"{self.server.url}/verify"}
+            file["actions"] = {action: {"href": href} for action, href in hrefs.items()}
+        return {"transfer": "basic", "objects": files}
 
-    def stored(self, sent: bytes, oid: str) -> None:
+    def stored(self, sent: bytes, oid: str) -> Any:
         """Take or give the bytes of a digest."""
         if "Authorization" in self.headers or (self.command == "PUT" and hashlib.sha256(sent).hexdigest() != oid):
             raise RefusalError(400, "expected no token, and the bytes of the digest")
-        if self.command == "GET":
-            return self.send(Blob(self.server.objects[oid], lfs=True), {})
-        self.server.objects[oid] = sent
-        return self.reply(b"")
+        if self.command == "PUT":
+            self.server.objects[oid] = sent
+        return self.content(Blob(self.server.objects[oid], lfs=True))
 
-    def commit(self, sent: bytes, name: str, branch: str) -> None:
+    def commit(self, sent: bytes, name: str, branch: str) -> Any:
         found, parent = self.found(name, branch, writes=True)
         files = dict(found.commits[parent])
         for key, value in (json.loads(line).values() for line in sent.splitlines()):
@@ -235,37 +237,37 @@ class Handler(BaseHTTPRequestHandler):
             elif key == "deletedFile":
                 del files[value["path"]]
         made = found.commit(branch, files)
-        self.reply({"success": True, "commitOid": made, "commitUrl": f"{self.server.url}/{name}/commit/{made}"})
+        return {"success": True, "commitOid": made, "commitUrl": f"{self.server.url}/{name}/commit/{made}"}
 
-    def resolve(self, _: bytes, name: str, revision: str, path: str) -> None:
+    def resolve(self, _: bytes, name: str, revision: str, path: str) -> Any:
         found, commit = self.found(name, revision)
         if (blob := found.commits[commit].get(path)) is None:
             raise RefusalError(404, "Entry not found", "EntryNotFound")
-        headers = {"X-Repo-Commit": commit}
         if not blob.lfs:
-            return self.send(blob, headers)
+            return self.content(blob, {"X-Repo-Commit": commit})
         self.server.objects[blob.oid] = blob.content
-        headers |= {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.content))}
-        return self.reply(b"", 302, {**headers, "Location": f"{self.server.storage}/stored/{blob.oid}/{path}"})
+        linked = {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.content))}
+        place = f"{self.server.storage}/stored/{blob.oid}/{path}"
+        return b"", 302, {"X-Repo-Commit": commit, "Location": place, **linked}
 
-    def send(self, blob: Blob, headers: dict[str, str]) -> None:
-        """Send a file, or its rest from the byte that Range names."""
+    def content(self, blob: Blob, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+        """A file, or its rest from the byte that Range names."""
         start, size = int(re.sub(r"bytes=(\d+)-", r"\1", self.headers.get("Range", "0"))), len(blob.content)
         rest = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
-        self.reply(blob.content[start:], 206 if start else 200, {**headers, **rest, "ETag": f'"{blob.oid}"'})
+        return blob.content[start:], 206 if start else 200, {**headers, **rest, "ETag": f'"{blob.oid}"'}
 
 
 MODEL, PART = r"/([\w.-]+/[\w.-]+)", "/([^/]+)"
-ROUTES = {
-    "POST /api/repos/create": "create",
-    "POST /api/validate-yaml|POST /verify": "accept",
-    f"GET /api/models{MODEL}(?:/revision{PART})?": "info",
-    f"GET /api/models{MODEL}/tree{PART}": "tree",
-    f"POST /api/models{MODEL}/branch{PART}": "branch",
-    f"POST /api/models{MODEL}/preupload{PART}": "preupload",
-    f"POST /api/models{MODEL}/commit{PART}": "commit",
-    rf"POST {MODEL}\.git/info/lfs/objects/batch": "batch",
-    f"(?:GET|PUT) /stored{PART}/.*": "stored",
-    f"(?:GET|HEAD) {MODEL}/resolve{PART}/(.+)": "resolve",
+ROUTES: dict[str, Callable[..., Any]] = {
+    "POST /api/repos/create": Handler.create,
+    "POST /api/validate-yaml|POST /verify": Handler.accept,
+    f"GET /api/models{MODEL}(?:/revision{PART})?": Handler.info,
+    f"GET /api/models{MODEL}/tree{PART}": Handler.tree,
+    f"POST /api/models{MODEL}/branch{PART}": Handler.branch,
+    f"POST /api/models{MODEL}/preupload{PART}": Handler.preupload,
+    f"POST /api/models{MODEL}/commit{PART}": Handler.commit,
+    rf"POST {MODEL}\.git/info/lfs/objects/batch": Handler.batch,
+    f"(?:GET|PUT) /stored{PART}/.*": Handler.stored,
+    f"(?:GET|HEAD) {MODEL}/resolve{PART}/(.+)": Handler.resolve,
 }
-"""Methods by the pattern of a request's line, still quoted: a branch's name may hold a slash."""
+"""Answers by the pattern of a request's line."""

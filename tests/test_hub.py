@@ -132,6 +132,17 @@ def test_a_second_push_sends_changes_only_and_removes_outdated_files(
     assert_equal(answers(NAME), answers(text_bundle))
 
 
+def test_an_interrupted_push_continues(hub: Hub, bundle: Path) -> None:
+    hub.faults = [Fault("^POST .*/commit/", status=500)]
+    with pytest.raises(InputError, match=r"cannot push to user/repo .* run the command again"):
+        hydrant.push(bundle, NAME)
+    assert set(hub.repositories[NAME].files()) == {".gitattributes"}
+    hub.requests.clear()
+    hydrant.push(bundle, NAME)
+    assert not hub.received("^PUT ")
+    assert_equal(answers(NAME), answers(bundle))
+
+
 def test_private_repositories_and_branches(hub: Hub, bundle: Path) -> None:
     for _ in range(2):
         hydrant.push(bundle, NAME, private=True, revision="try/1")
