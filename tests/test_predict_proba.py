@@ -75,9 +75,9 @@ def test_metrics_of_scikit_learn_agree_with_their_definitions(predictor: hydrant
     each = [metrics.roc_auc_score(truth[:, k], probabilities[:, k]) for k in range(3)]
     assert metrics.roc_auc_score(TRUE, probabilities, multi_class="ovr") == pytest.approx(np.mean(each))
     for index, name in enumerate(classes):
-        brier = metrics.brier_score_loss(TRUE == name, probabilities[:, index])
+        brier = metrics.brier_score_loss(name == TRUE, probabilities[:, index])
         assert brier == pytest.approx(((probabilities[:, index] - truth[:, index]) ** 2).mean())
-    shown = CalibrationDisplay.from_predictions(TRUE == classes[0], probabilities[:, 0], n_bins=3)
+    shown = CalibrationDisplay.from_predictions(classes[0] == TRUE, probabilities[:, 0], n_bins=3)
     assert len(shown.prob_true)
 
 
