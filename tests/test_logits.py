@@ -10,9 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from hydrant import Bundle, Prediction, export_onnx, load
+from hydrant.metrics.gates import Precision
 from test_older_bundles import GOLDEN, WHOLE, raw_inputs
 
-TINY = np.finfo(np.float32).tiny
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def expected_of(outputs: Any) -> np.ndarray:
@@ -50,7 +51,7 @@ def test_exported_graphs_return_logits_and_backends_do_not(name: str, tmp_path: 
     declared, task = bundle.any_architecture().is_declared, bundle.any_architecture().task
     with load(bundle.path, "onnxruntime") as predictor:
         before = predictor.predict(raw_inputs(name))
-    precisions = ("fp32", "fp16") if declared else ("fp32",)
+    precisions: tuple[Precision, ...] = ("fp32", "fp16") if declared else ("fp32",)
     graphs = [export_onnx(bundle.path, precision=precision).name for precision in precisions]
     bundle = Bundle.open(bundle.path)
     processor = bundle.processor_for("test it")
