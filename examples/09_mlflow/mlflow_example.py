@@ -15,7 +15,7 @@ class UncertainClassifier(mlflow.pyfunc.PythonModel):
         """Load the bundle of the model's artifacts."""
         self.predictor = hydrant.load(context.artifacts["bundle"])
 
-    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, model_input: pd.DataFrame) -> pd.DataFrame:
         """Label, uncertainties and decisions of each row."""
         rows = self.predictor.rows(self.predictor.predict(model_input))
         return pd.DataFrame(rows, index=model_input.index).drop(columns="index")
