@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <memory>
@@ -73,6 +74,20 @@ std::uintmax_t size_of(const fs::path& file) {
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   return size;
+}
+
+bool is_inside(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  const fs::path inner = fs::canonical(file, failed);
+  const fs::path outer = failed ? fs::path() : fs::canonical(folder, failed);
+  return !failed && std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+bool is_hub_blob(const fs::path& file, const fs::path& bundle) {
+  std::error_code failed;
+  const fs::path snapshots = fs::canonical(bundle, failed).parent_path().parent_path();
+  return fs::is_regular_file(file, failed) && snapshots.filename() == "snapshots" &&
+         is_inside(file, snapshots.parent_path() / "blobs");
 }
 
 std::string sha256(std::string_view bytes) {
