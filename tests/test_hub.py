@@ -257,7 +257,7 @@ def test_links_into_the_cache_are_followed_and_others_rejected(
     assert link.resolve() == cache / "blobs" / "aa" / shared, "where huggingface_hub keeps files of Xet"
     assert_equal(answers(NAME), answers(bundle))
     link.unlink()
-    link.symlink_to(bundle / "model.fp32.onnx")
+    link.symlink_to(shutil.copytree(bundle, cache / "models--user--other") / "model.fp32.onnx")
     with pytest.raises(BundleError, match=r"model\.fp32\.onnx is listed in hydrant\.json but is not a file there"):
         answers(NAME)
 
