@@ -112,7 +112,8 @@ def test_a_pushed_bundle_predicts_bit_equal(
     theirs, ours = (hydrant.pipeline(source, backend="onnxruntime") for source in (NAME, bundle))
     assert theirs(TEXTS) == ours(TEXTS)
     hub.requests.clear()
-    shutil.move("folder", Path(NAME).parent.mkdir() or NAME)
+    Path(NAME).parent.mkdir()
+    shutil.move("folder", NAME)
     assert_equal(answers(NAME), answers(bundle))
     assert not hub.requests, "a local folder comes first"
     with pytest.raises(InputError, match="user/repo is a path and has no revision 'main'"):
