@@ -176,6 +176,21 @@ def test_a_failing_gate_writes_nothing(
 
 
 @without_saturation
+def test_layers_that_stay_float32_are_named(
+    bundle_of: Callable[[str], tuple[Bundle, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members share the parts of their layers, and the share counts what remains in INT8."""
+    monkeypatch.setattr("hydrant.export.quantize.FLOAT_SHARES", (0.5,))
+    bundle, data = bundle_of("qwen3")
+    quantised = export(bundle, "int8", data=data).quantised
+    assert quantised is not None
+    assert len(quantised.left) == quantised.quantised == 2
+    modules = {f"model.layers.{layer}.{part}" for layer in (0, 1) for part in ("self_attn", "mlp")}
+    assert set(quantised.left) < modules
+    assert 0.2 < quantised.share < 0.8
+
+
+@without_saturation
 def test_every_verb_after_export(tmp_path: Path) -> None:
     """Calibration rewrites all graphs; verification and prediction run each."""
     tokenizer = make_tokenizer(tmp_path / "words")
