@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,12 @@ def _exported_traced(
     facts |= metadata(bundle, architecture)
     opset, temperatures = 22 if precision == "bf16" else OPSET, Calibration.of(bundle).temperatures
     network = traced_network(load_original(bundle, architecture), architecture, bundle.plan(), facts, opset)
+    gc.collect()  # the original, which refers to itself
+
+    keep = precision != "fp32"
 
     def finish(network: onnx.ModelProto) -> onnx.ModelProto:
-        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
+        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs, keep)
 
     islands = quantised = None
     try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from ..models.tracing.slices import differing
 from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph
-from .onnx_file import open_graph
+from .onnx_file import open_file
 from .task_heads import task_head, task_outputs
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,6 @@ log = logging.getLogger(__name__)
 OPSET = 20
 LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]
 AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
-INLINE = 1024  # bytes of the largest weights that ONNX Runtime reads from the graph itself in the comparison
 REMEDY = "run the bundle with PyTorch (--backend torch)"
 
 
@@ -46,6 +47,8 @@ def traced_network(
 ) -> onnx.ModelProto:
     """Graph of the members without the task's head, compared with PyTorch if ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
+    import onnx_ir as ir
+
     members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
     if architecture.modality == "audio":
         prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
@@ -53,14 +56,10 @@ def traced_network(
     alike = differing(plan.members).values()
     parts = [(_exported(members[same[0]], architecture, longest, opset), same) for same in alike]
     weights: dict[str, Any] = {}
-    slim, weights = _apart(_simplified(_joined(parts, members, architecture, opset, weights), weights), INLINE)
-    _compare(slim, weights, members, architecture)
-    for entry in slim.graph.initializer:
-        if entry.name in weights:
-            for field in ("external_data", "data_location"):
-                entry.ClearField(field)
-            entry.raw_data = weights[entry.name].tobytes()
-    return slim
+    slim = _simplified(_joined(parts, members, architecture, opset, weights), weights)
+    _compare(slim, members, architecture)
+    proto: onnx.ModelProto = ir.to_proto(slim)
+    return proto
 
 
 def finished(
@@ -70,10 +69,13 @@ def finished(
     temperature: float | Sequence[float],
     facts: Mapping[str, str],
     emit: bool,
+    keep: bool = True,
 ) -> onnx.ModelProto:
-    """The network with the task's head, outputs and metadata."""
-    model, graph = onnx.ModelProto(), Graph()
-    model.CopyFrom(network)
+    """The network with the task's head, outputs and metadata; a copy if ``keep`` is true."""
+    model, graph = network, Graph()
+    if keep:
+        model = onnx.ModelProto()
+        model.CopyFrom(network)
     task_head(graph, LOGITS, members, members, architecture, temperature, emit)
     graph.add_to(model.graph)
     _finish(model, architecture, members if emit else None, facts)
@@ -123,16 +125,14 @@ def _exported(
     return parts
 
 
-def _apart(model: Any, inline: int = 0) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """The model without weights of more than ``inline`` bytes, and these weights by name, which are not copied."""
+def _apart(model: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The model without its weights, and the weights by name, which are not copied."""
     import onnx_ir as ir
 
     weights: dict[str, Any] = {}
     for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor.nbytes > inline:
-            weights[name] = tensor
-            value.const_value = ir.ExternalTensor(name, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
+        weights[name] = tensor = value.const_value
+        value.const_value = ir.ExternalTensor(name, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
     return ir.to_proto(model), weights
 
 
@@ -333,14 +333,15 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
     helper.set_model_props(model, dict(sorted(facts.items())))
 
 
-def _compare(
-    model: onnx.ModelProto, weights: Mapping[str, Any], members: Sequence[nn.Module], architecture: Traced
-) -> None:
-    """Compare the members' graph with PyTorch, on other sizes than at export; ``weights`` are apart."""
+def _compare(model: Any, members: Sequence[nn.Module], architecture: Traced) -> None:
+    """Compare the members' graph with PyTorch, on other sizes than at export."""
+    import onnx_ir as ir
+
     name, worst = architecture.model_class, 0.0
     try:
-        arrays = {key: tensor.numpy() for key, tensor in weights.items()}
-        session = open_graph(model, "compare the graph with PyTorch", arrays)
+        with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+            ir.save(model, Path(folder) / "model.onnx", external_data="model.data")  # in memory only once, by mapping
+            session = open_file(Path(folder) / "model.onnx", "compare the graph with PyTorch")
         for batch in probes(architecture)[:2]:
             with torch.no_grad():
                 expected = torch.stack([run_member(member, architecture, batch)[0] for member in members]).numpy()
