@@ -33,7 +33,7 @@ QWEN3 = {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {"DeBERTa-base": ("DebertaV2", DEBERTA), "Qwen3-0.6B": ("Qwen3", QWEN3)}
 
 
-def make(folder: str, name: str, layers: int) -> dict[str, float]:
+def make(folder: str, name: str, layers: int) -> None:
     """Write a bundle of three random members."""
     import torch
     import transformers
@@ -53,7 +53,6 @@ def make(folder: str, name: str, layers: int) -> dict[str, float]:
         members.append(tuple(tuple(map(int, kept)) for kept in keep))
     plan = hydrant.HeadPlan(described.family, described.layers, described.heads, tuple(members), "random")
     hydrant.save_bundle(hydrant.fuse(model, plan, traced=True), folder, tensors_only=True)
-    return {"bytes": Path(folder, "fused.safetensors").stat().st_size}
 
 
 def export(folder: str, plain: bool) -> dict[str, float]:
@@ -61,7 +60,7 @@ def export(folder: str, plain: bool) -> dict[str, float]:
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
     import torch
-    from hydrant.export import traced_graph
+    from hydrant.export.traced_graph import LOGITS  # noqa: F401
     from hydrant.models.tracing.members import load_original, members_of, probes
 
     bundle = hydrant.Bundle.open(folder)
@@ -91,9 +90,13 @@ def main() -> None:
     parser.add_argument("--model", choices=list(SHAPES), default="DeBERTa-base", help="shape of the model")
     parser.add_argument("--layers", type=int, default=0, help="fewer layers than the model's")
     parser.add_argument("--rounds", type=int, default=3, help="exports of each kind")
+    parser.add_argument("--work", type=Path, help="folder of the bundle, to keep it")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        size = child("make", folder, options.model, options.layers)["bytes"]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.work or Path(temporary)) / options.model
+        if not folder.is_dir():
+            child("make", folder, options.model, options.layers)
+        size = (folder / "fused.safetensors").stat().st_size
         rounds = [{kind: child(kind, folder) for kind in ("hydrant", "plain")} for _ in range(options.rounds)]
     middle = {
         kind: {key: statistics.median(one[kind][key] for one in rounds) for key in ("seconds", "memory")}
