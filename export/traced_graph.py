@@ -267,10 +267,14 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
-    """Merge equal tensors, then equal nodes, and fold constants; the result is an ``onnx_ir.Model``."""
+    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization: an ``onnx_ir.Model``.
+
+    ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
+    """
     import onnx_ir as ir
     from onnx_ir.passes import common
-    from onnxscript import optimizer
+    from onnxscript import optimizer, rewriter
+    from onnxscript.rewriter.rules.fusion._layer_norm import layer_normalization_rules
 
     inner = ir.from_proto(model)
     for name, tensor in weights.items():
@@ -281,6 +285,7 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
         ir.passes.PassManager(passes, steps=4)(inner)
         _transpose(inner.graph)
         optimizer.optimize(inner)
+        rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
         ir.passes.Sequential(*passes)(inner)
         common.DeduplicateInitializersPass()(inner)
     return inner

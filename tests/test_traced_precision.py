@@ -28,7 +28,7 @@ from support import make_tokenizer, run_cli
 from test_precision import without_saturation
 from traced_support import make, plan_of
 
-NAMES = ("deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
+NAMES = ("deberta", "deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
 KINDS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 CLOSE = {"fp16": 3e-3, "int8": 3e-2}
 UNBOUNDED = ("energy", "distance")
