@@ -196,7 +196,7 @@ def _joined(
                 name, tensor = f"m{member}.{entry.name}", tensors[entry.name]
                 names[entry.name] = shared.setdefault(_place(tensor), name)
                 if names[entry.name] == name:
-                    weights[name] = tensor
+                    weights[name] = _contiguous(tensor)
                     graph.initializer.append(entry)
                     graph.initializer[-1].name = name
             outputs[member] = _add(graph, proto, names, f"m{member}.")
@@ -234,6 +234,13 @@ def _place(tensor: Any) -> Any:
     """The memory of a tensor, which members share below the fork."""
     raw = tensor.raw
     return (raw.data_ptr(), raw.dtype, raw.shape, raw.stride()) if isinstance(raw, Tensor) else id(tensor)
+
+
+def _contiguous(tensor: Any) -> Any:
+    import onnx_ir as ir
+
+    array = tensor.numpy()
+    return tensor if array.flags.c_contiguous else ir.Tensor(np.ascontiguousarray(array))
 
 
 def _add(graph: onnx.GraphProto, proto: onnx.ModelProto, names: Mapping[str, str], prefix: str) -> list[str]:
