@@ -208,7 +208,7 @@ def fusion_of(bundle: Bundle) -> Fusion:
 
 def _base_link(base: BaseModel) -> str:
     """Link to a base model at its commit; empty without a hub name."""
-    at = f"/tree/{plain(base.revision)}" if base.revision else ""
+    at = f"/tree/{base.revision}" if re.fullmatch("[0-9a-f]+", base.revision or "") else ""
     return f"[{plain(base.name)}](https://huggingface.co/{base.name}{at})" if base.name else ""
 
 
