@@ -14,7 +14,7 @@ from ..errors import BundleError, InputError, cut, require
 from .manifest import MANIFEST
 
 FOLDER = "hydrant"  # of the bundle inside a repository
-REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+REPOSITORY = re.compile(r"(?!.*(--|\.\.|\.git$))\w([\w.-]{0,94}\w)?/\w([\w.-]{0,94}\w)?", re.ASCII)
 SEPARATOR = "--"  # in the cache's names of folders
 
 
@@ -41,10 +41,12 @@ class Snapshot:
 
 
 def contains(folder: Path, path: Path) -> bool:
-    """Return True if a path, with links followed, lies in the bundle, or in the blobs of the bundle's repository."""
+    """Return True if a path, with links followed, lies in the bundle, or in the blobs of its repository or cache."""
     target, inside = path.resolve(), folder.resolve()
-    blobs = inside.parents[2] / "blobs" if Snapshot.of(inside) else inside
-    return target.is_relative_to(inside) or target.is_relative_to(blobs)
+    places = [inside]
+    if snapshot := Snapshot.of(inside):
+        places += [inside.parents[2] / "blobs", snapshot.cache / "blobs"]  # the latter is shared by all repositories
+    return any(target.is_relative_to(place) for place in places)
 
 
 def is_foreign_link(folder: Path, path: Path) -> bool:
@@ -103,10 +105,12 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
         errors.RevisionNotFoundError: f"repository {repository} has no revision {cut(revision)}; expected a branch, a "
         "tag or a commit",
         errors.RemoteEntryNotFoundError: f"repository {repository} has no file {file}; expected a repository from "
-        "`hydrant push`",
+        f"`hydrant push`{'' if name == MANIFEST else ', of a complete and, with --trust, signed bundle'}",
         errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and the Hub "
         "does not answer; check the name, the connection and HF_HUB_OFFLINE, then run the command again",
     }
     known = next((reason for kind, reason in reasons.items() if isinstance(error, kind)), None)
+    if known is None and getattr(getattr(error, "response", None), "status_code", None) == 401:
+        known = f"the Hub rejects the access token with which {repository} was asked for; {login} to a valid one"
     problem = f"cannot download {file} of {repository} ({cut(error, 200)})"
     return known or f"{problem}; run the command again: it continues where it stopped"

@@ -133,10 +133,6 @@ class Bundle:
             self._compare(name, sha256(content).hexdigest())
         return content
 
-    def is_local(self, name: str) -> bool:
-        """Return True unless the file ``name`` has still to be downloaded from the Hub."""
-        return Snapshot.of(self.path) is None or (self.path / name).is_file()
-
     def fetch(self, name: str) -> None:
         """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
 
@@ -175,14 +171,20 @@ class Bundle:
         size = path.stat().st_size
         if size != entry["bytes"]:
             wrong = f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered"
-            raise BundleError(f"{wrong}; write it again with hydrant")
+            raise BundleError(f"{wrong}; {self._repair()}")
         return path
 
     def _compare(self, name: str, digest: str) -> None:
         expected = self.manifest["files"][name]["sha256"]
         if digest != expected:
             digests = f"its SHA-256 is {digest[:12]}…, but the manifest says {expected[:12]}…"
-            raise BundleError(f"{self.path / name} was altered: {digests}; write it again with hydrant")
+            raise BundleError(f"{self.path / name} was altered: {digests}; {self._repair()}")
+
+    def _repair(self) -> str:
+        """The remedy for an altered file."""
+        if (snapshot := Snapshot.of(self.path)) is None:
+            return "write it again with hydrant"
+        return f"remove it with `hf cache rm model/{snapshot.repository}` and download it again"
 
     def read_json(self, name: str) -> Any:
         """Decode a JSON file of the bundle after checking its digest.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..bundle.manifest import BaseModel
 from ..bundle.store import Bundle
 from ..data.data_sources import HUB, hub_name
 from ..errors import require
@@ -18,9 +17,7 @@ from .card_text import card_text, fusion_of
 TAGS = ["onnx", "transformers.js", "uncertainty", "uncertainty-quantification", "ensemble", "calibration",
         "out-of-distribution-detection"]  # fmt: skip
 
-METRICS = {
-    "span_f1": "f1", "micro_f1": "f1", "correlation": "spearmanr", "mrr": "mrr@10", "ndcg": "ndcg@10",
-}  # fmt: skip
+METRICS = {"span_f1": "f1", "micro_f1": "f1", "correlation": "spearmanr", "mrr": "mrr@10", "ndcg": "ndcg@10"}
 """Our name → the Hub's type of a metric, where they differ."""
 
 FACTS = ("license", "license_name", "license_link")
@@ -40,7 +37,6 @@ def model_card(bundle: Bundle, repository: str | None) -> str:
     hub = require("huggingface_hub", "hub", "write a model card")
     evaluation = StoredEvaluation.of(bundle)
     tag = pipeline_tag(bundle, evaluation)
-    facts = base_metadata(bundle)
     results = [] if evaluation is None else [hub.EvalResult(**each) for each in _results(bundle, evaluation, tag)]
     data = hub.ModelCardData(
         library_name="hydrant",
@@ -48,7 +44,7 @@ def model_card(bundle: Bundle, repository: str | None) -> str:
         tags=TAGS,
         model_name=repository or f"{bundle.family} ensemble",
         eval_results=results or None,
-        **facts,
+        **base_metadata(bundle),
     )
     if not results:
         data.pop("model_name")  # it only names the results
@@ -56,7 +52,7 @@ def model_card(bundle: Bundle, repository: str | None) -> str:
 
 
 def pipeline_tag(bundle: Bundle, evaluation: StoredEvaluation | None) -> str:
-    """The Hub's task of a bundle; rerankers return relevances or were evaluated on rankings."""
+    """The Hub's task of a bundle; a reranker is a regression that was evaluated on rankings."""
     arch = bundle.any_architecture()
     if arch.modality != "text":
         return f"{arch.modality}-classification"
@@ -72,31 +68,24 @@ def base_metadata(bundle: Bundle) -> dict[str, Any]:
     The Hub has four relations to a base: ``finetune`` if weights were tuned, also as adapters; ``merge`` for several
     checkpoints; and for pruned, untuned weights ``quantized``, its word for conversions without training.
     """
-    fusion = fusion_of(bundle)
-    names = list(dict.fromkeys(base.name for base in fusion.base if base.name))
-    stored = bundle.manifest.get("fusion", {})
-    relation = "merge" if len(names) > 1 else "finetune" if stored.get("tuned") or fusion.adapters else "quantized"
+    fusion, tuned = fusion_of(bundle), bundle.manifest.get("fusion", {}).get("tuned")
+    names = _each_once(base.name for base in fusion.base if base.name) or []
+    relation = "merge" if len(names) > 1 else "finetune" if tuned or fusion.adapters else "quantized"
     licences = {tuple(getattr(base, name) for name in FACTS) for base in fusion.base}
-    licence = dict(zip(FACTS, licences.pop(), strict=True)) if len(licences) == 1 else {}
-    own = [hub_name(data)[0] for data in _tuning_data(stored) if data.startswith(HUB)]
+    data = str(tuned.get("data")) if isinstance(tuned, Mapping) else ""
+    own = [hub_name(data)[0]] if data.startswith(HUB) else []
     return {
         "base_model": names[0] if len(names) == 1 else names or None,
         **({"base_model_relation": relation} if names else {}),
-        **licence,
-        "datasets": _all(fusion.base, "datasets", own),
-        "language": _all(fusion.base, "language"),
+        **(dict(zip(FACTS, licences.pop(), strict=True)) if len(licences) == 1 else {}),
+        "datasets": _each_once([*(name for base in fusion.base for name in base.datasets), *own]),
+        "language": _each_once(name for base in fusion.base for name in base.language),
     }
 
 
-def _tuning_data(fusion: Mapping[str, Any]) -> list[str]:
-    tuned = fusion.get("tuned")
-    return [str(tuned["data"])] if isinstance(tuned, Mapping) and "data" in tuned else []
-
-
-def _all(bases: Sequence[BaseModel], name: str, more: Sequence[str] = ()) -> list[str] | None:
-    """Values of all bases, each once; ``None`` without any."""
-    values = [value for base in bases for value in getattr(base, name)]
-    return list(dict.fromkeys([*values, *more])) or None
+def _each_once(names: Iterable[str]) -> list[str] | None:
+    """The names in order, without repetition; ``None`` for none, which the metadata leave out."""
+    return list(dict.fromkeys(names)) or None
 
 
 def _results(bundle: Bundle, evaluation: StoredEvaluation, tag: str) -> Iterator[dict[str, Any]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD, Calibration
@@ -16,7 +18,7 @@ from ..calib.decisions.decision_lines import calibration_lines, distance_lines
 from ..data.specs import convert
 from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
-from ..evaluation.report import StoredEvaluation
+from ..evaluation.report import StoredEvaluation, StoredFigure
 from ..evaluation.report_tables import SELECTIVE
 from ..tasks import TASKS
 from ..tasks.task import Column
@@ -35,6 +37,12 @@ MEANINGS = {
     "mutual_information": "disagreement of the members, in nats",
     "score_variance": "variance between the members",
     "distance": "Mahalanobis distance to the training data: 0 is typical, 1 is one standard deviation farther",
+}
+
+PROMISES = {
+    "coverage": "answers each {unit} with probability {coverage:g} or more",
+    "risk": "at most {risk:.1%} of the answers are wrong, with {confidence:.0%} confidence",
+    "false_alarm": "flags each in-distribution {unit} with probability {false_alarm:g} or less",
 }
 
 MAKE_REPORT = "reports/make.json"
@@ -110,29 +118,27 @@ def _unknown(calibration: Calibration) -> str:
     if found is None:
         return "It flags out-of-distribution (OOD) inputs. No OOD data were used: how many it finds is unknown."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
-    return f"It flagged {found:.1%} of the {data}, which also chose the score. Other kinds may be found less often."
+    return f"It flagged {found:.1%} of the {data} in calibration. Other kinds may be found less often."
 
 
 def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     """The verdict, and a table of all models' metrics."""
-    models = evaluation.models
-    columns: dict[str, Column] = {
-        name: column for name, column in TASKS[bundle.any_architecture().task].columns.items() if name not in SELECTIVE
-    }
-    titles = {name: column.title for name, column in columns.items()}
+    models, quality = evaluation.models, TASKS[bundle.any_architecture().task].columns
+    columns = {name: column for name, column in quality.items() if name not in SELECTIVE}
     for score, words in SCORES.items():
-        columns |= {f"ood.{score}.{name}": DETECTION[name] for name in ("auroc", "fpr95")}
-        titles |= {f"ood.{score}.{name}": f"OOD {DETECTION[name].title} by {words}" for name in ("auroc", "fpr95")}
-    rows = []
-    for name, column in columns.items():
-        figures = [model.figures[name].figure() if name in model.figures else None for model in models]
-        if any(figures):
-            cells = ["–" if each is None else column.text(each.value) for each in figures]
-            small = [f" ({ranged(each, column)})" if each and each.low == each.low else "" for each in figures]
-            rows.append([titles[name], *(cell + more for cell, more in zip(cells, small, strict=True))])
-    for name, column in DECISIONS.items():
-        if any(model.decisions.get(name) is not None for model in models):
-            rows.append([column.title, *(column.text(model.decisions.get(name)) for model in models)])
+        for name in ("auroc", "fpr95"):
+            title = f"OOD {DETECTION[name].title} by {words}"
+            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=title)
+    rows = [
+        [column.title, *(_cell(model.figures.get(name), column) for model in models)]
+        for name, column in columns.items()
+        if any(name in model.figures for model in models)
+    ]
+    rows += [
+        [column.title, *(column.text(model.decisions.get(name)) for model in models)]
+        for name, column in DECISIONS.items()
+        if any(name in model.decisions for model in models)
+    ]
     ood = f"; OOD: {evaluation.ood_examples} examples of {plain(evaluation.ood)}" if evaluation.ood else ""
     about = f"On {evaluation.examples} examples of {plain(evaluation.data)}{ood}."
     if evaluation.resamples:
@@ -141,39 +147,35 @@ def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     return [*verdicts, about, _table(["", *(plain(model.name) for model in models)], rows)]
 
 
+def _cell(stored: StoredFigure | None, column: Column) -> str:
+    figure = StoredFigure().figure() if stored is None else stored.figure()
+    return column.text(figure.value) + (f" ({ranged(figure, column)})" if math.isfinite(figure.low) else "")
+
+
 def _decisions(bundle: Bundle, calibration: Calibration) -> list[str]:
     """Thresholds, sets and intervals, with their promises."""
-    facts = calibration.to_json()
-    rows = calibration_lines(facts, bundle.any_architecture().task == "score")
     if not calibration.fitted:
         return ["It is not calibrated: there are no thresholds to abstain or to flag OOD inputs."]
-    promised = _promises(calibration)
+    lines = calibration_lines(calibration.to_json(), bundle.any_architecture().task == "score")
+    promised = _promises(calibration, "span" if TASKS[bundle.any_architecture().task].unit else "input")
+    rows = [[title, plain(text), promised.get(title, "")] for title, text in lines]
     words = "The promises hold for new inputs from the source of the calibration data, and for no others."
-    cells = [[title, plain(text), promised.get(title, "")] for title, text in rows]
-    return [_table(["decision", "fitted", "promise"], cells), words]
+    return [_table(["decision", "fitted", "promise"], rows), words]
 
 
-def _promises(calibration: Calibration) -> Mapping[str, str]:
+def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
     """Promise of each decision, by its title in ``calibration_lines``."""
-    forms: Mapping[str, Callable[[Mapping[str, float]], str]] = {
-        "coverage": lambda target: f"answers an input with probability {target['coverage']:g} or more",
-        "risk": lambda target: (
-            f"at most {target['risk']:.1%} of the answers are wrong, with {target['confidence']:.0%} confidence"
-        ),
-        "false_alarm": lambda target: (
-            f"flags an in-distribution input with probability {target['false_alarm']:g} or less"
-        ),
-    }
     promised = {}
     for title, name in (("abstains", ABSTAIN), ("flags as OOD", OOD)):
         if (threshold := calibration.thresholds.get(name)) is not None:
-            [words] = [forms[key](threshold.target) for key in forms if key in threshold.target] or [""]
-            promised[title] = f"{words} (n = {threshold.n})"
-    if (sets := calibration.conformal) is not None:
+            forms = [form for goal, form in PROMISES.items() if goal in threshold.target]
+            promised[title] = "".join(forms).format(**threshold.target, unit=unit) + f" (n = {threshold.n})"
+    sets, intervals = calibration.conformal, calibration.intervals
+    if sets is not None:
         promised["sets"] = f"contain the label with probability {1 - sets.alpha:g} or more (n = {sets.n})"
-    if (intervals := calibration.intervals) is not None:
-        share, n = intervals.confidence, intervals.n
-        promised["intervals"] = f"contain the label with probability {share:g} or more (n = {n})"
+    if intervals is not None:
+        share = intervals.confidence
+        promised["intervals"] = f"contain the label with probability {share:g} or more (n = {intervals.n})"
     return promised
 
 
@@ -182,7 +184,7 @@ def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
     lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, fusion_of(bundle).base)) if link]
     if bundle.has(MAKE_REPORT):
-        lines.append("`hydrant make` ran every step: plan, fuse, tune, export, calibrate, verify, evaluate.")
+        lines.append("Made by one call of `hydrant make`.")
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"

@@ -56,8 +56,11 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
         if weights is not None:
             external.append(name)
             files[f"onnx/{name}_data"] = weights
+    typed = "token_type_ids" in bundle.any_architecture().input_names
     beside = {name.removeprefix(f"{PROCESSOR}/"): path for name, path in own.items() if name.startswith(PROCESSOR)}
-    files |= {name: _plain_tokenizer(path) if name == TOKENIZER_CONFIG else path for name, path in beside.items()}
+    files |= {
+        name: _plain_tokenizer(path, typed) if name == TOKENIZER_CONFIG else path for name, path in beside.items()
+    }
     files["config.json"] = to_json_bytes(plain_config(bundle, next(iter(graphs)), external))
     files["README.md"] = model_card(bundle, repository).encode()
     return files
@@ -98,6 +101,11 @@ def _with_external(graph: Path, location: str) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _plain_tokenizer(path: Path) -> bytes:
-    """The tokenizer's settings, with a class that every version of transformers knows."""
-    return to_json_bytes({**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
+def _plain_tokenizer(path: Path, token_types: bool) -> bytes:
+    """The tokenizer's settings, with a class that every version of transformers knows.
+
+    transformers.js returns token types for some classes only, so a model that needs them keeps its own class.
+    """
+    settings = json.loads(path.read_bytes())
+    keeps = token_types and settings.get("tokenizer_class") not in (None, "TokenizersBackend")  # of transformers 5
+    return to_json_bytes(settings if keeps else {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import io
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -81,6 +82,20 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         assert all("parameters" in each for each in reply["outputs"])
         check_fields(arrays, wanted, labels)
         assert [each["datatype"] for each in reply["outputs"]] == [datatype for datatype, _ in described.values()]
+
+
+def test_a_download_of_the_hub_is_named_after_its_repository(
+    runner: Path, golden: Path, server: Server, tmp_path: Path
+) -> None:
+    revision = tmp_path / "models--user--digits/snapshots/0123abcd"
+    bundle = shutil.copytree(golden / "bert/bundle", revision / "hydrant")
+    for folder in (bundle, revision):
+        words = [str(runner), str(folder), "--serve", "--port", "0"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving digits on http://")
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> None:

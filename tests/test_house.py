@@ -48,7 +48,6 @@ FLOORS: list[dict[str, str]] = [
             graph_form dead_rows traced_graph exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
-        "hub": "__init__ card_examples card_text card plain_config repository push",
     },
     {
         "runtime": """
@@ -86,6 +85,7 @@ FLOORS: list[dict[str, str]] = [
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
     {
+        "hub": "__init__ card_examples card_text card plain_config repository push",
         "workflow": """
             quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture

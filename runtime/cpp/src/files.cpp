@@ -59,6 +59,13 @@ bool read_blocks(const fs::path& file, const Take& take) {
   return stream.eof();
 }
 
+// Returns true if a file, after links are resolved, is inside a folder whose path has none.
+bool leads_into(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  const fs::path inner = fs::canonical(file, failed);
+  return !failed && std::mismatch(folder.begin(), folder.end(), inner.begin(), inner.end()).first == folder.end();
+}
+
 }  // namespace
 
 std::optional<std::string> bytes_of(const fs::path& file) {
@@ -78,16 +85,17 @@ std::uintmax_t size_of(const fs::path& file) {
 
 bool is_inside(const fs::path& file, const fs::path& folder) {
   std::error_code failed;
-  const fs::path inner = fs::canonical(file, failed);
-  const fs::path outer = failed ? fs::path() : fs::canonical(folder, failed);
-  return !failed && std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+  const fs::path outer = fs::canonical(folder, failed);
+  return !failed && leads_into(file, outer);
 }
 
 bool is_hub_blob(const fs::path& file, const fs::path& bundle) {
   std::error_code failed;
   const fs::path snapshots = fs::canonical(bundle, failed).parent_path().parent_path();
+  const fs::path root = snapshots.parent_path();
   return fs::is_regular_file(file, failed) && snapshots.filename() == "snapshots" &&
-         is_inside(file, snapshots.parent_path() / "blobs");
+         root.filename().string().rfind("models--", 0) == 0 &&
+         (leads_into(file, root / "blobs") || leads_into(file, root.parent_path() / "blobs"));
 }
 
 std::string sha256(std::string_view bytes) {
