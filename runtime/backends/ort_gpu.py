@@ -46,7 +46,7 @@ class OnnxRuntimeCudaBackend(Backend):
         if self.provider not in ort.get_available_providers():
             raise BackendError(
                 f"onnxruntime {ort.__version__} has no {self.provider}: this build is for the CPU; "
-                "pip uninstall onnxruntime, then pip install 'hydrant-uq[gpu]'"
+                "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'hydrant-uq[gpu]'"
             )
         self._ort = ort
         graph, chosen = graph_file(bundle, self.name, PRECISIONS, precision)
