@@ -49,6 +49,8 @@ def serve(
     """
     for module in ("starlette", "uvicorn", "httptools", *(("grpc",) if settings.grpc_port is not None else ())):
         require(module, "serve", "serve bundles")
+    if settings.workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise InputError("several workers share a port, which this system does not support; use --workers 1")
     list_bundles(folder)
     check_certificate(settings)
     with bound(settings.host, settings.port) as port, _grpc_port(settings) as settings:  # noqa: PLR1704
