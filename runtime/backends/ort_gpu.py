@@ -104,7 +104,7 @@ class OnnxRuntimeCudaBackend(Backend):
             reason = _load_error(self._ort, self.library) or "its library loads, so the GPU or driver is the cause"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{reason}; pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
+                f"{reason}; install NVIDIA's driver and 'hydrant-uq[gpu]', or use a CPU backend such as onnxruntime"
             )
         return session
 
