@@ -56,7 +56,8 @@ def of_library(error: BaseException) -> bool:
 EXTRAS = {
     **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",
-    **dict.fromkeys(("aiohttp", "fsspec"), "hub"),
+    **dict.fromkeys(("aiohttp", "fsspec"), "data"),
+    "huggingface_hub": "hub",
     **dict.fromkeys(("accelerate", "peft"), "tune"),
     **dict.fromkeys(("jinja2", "matplotlib", "sklearn", "scipy"), "report"),
     "polygraphy": "verify",

@@ -170,7 +170,7 @@ FAULTS = [
           "if digest != expected:",
           "if len(digest) != len(expected):"),
     Fault("bundle-6", "bundle/store.py", "test_files_and_bundle.py::test_link_that_leaves_the_folder_is_refused",
-          "if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):",
+          "if not path.is_file() or not contains(self.path, path):",
           "if not path.is_file():"),
     Fault("bundle-7", "bundle/calibration.py", "test_calibrate.py::test_malformed_calibrations_are_refused",
           'if entry.get("side", side) != side:',

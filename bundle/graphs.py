@@ -40,7 +40,8 @@ def tokenizer_source(bundle: Bundle) -> str:
 
 def check_all_graphs(bundle: Bundle) -> None:
     """Reject a bundle if any of its graphs contradicts it."""
-    check_graph(bundle, *(name for name in bundle.digests() if name.endswith(".onnx") and name != TOKENIZER_GRAPH))
+    graphs = (name for name in bundle.digests() if name.endswith(".onnx") and name != TOKENIZER_GRAPH)
+    check_graph(bundle, *filter(bundle.is_local, graphs))
 
 
 def check_graph(bundle: Bundle, *names: str) -> None:

@@ -39,6 +39,22 @@ class UpdateForm(Struct, frozen=True):
     low_rank: bool
 
 
+PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+Repository = Annotated[str, Meta(pattern=rf"^{PART}(/{PART})?\Z")]  # of a model or data set of the hub
+
+
+class BaseModel(Struct, frozen=True, omit_defaults=True):
+    """Hub name and commit of a fused checkpoint, and facts from its own card."""
+
+    name: Repository | None = None
+    revision: str | None = None
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    datasets: list[Repository] = []
+    language: list[str] = []
+
+
 class Fusion(Struct, frozen=True):
     """Facts about the fusion that are read."""
 
@@ -46,6 +62,7 @@ class Fusion(Struct, frozen=True):
     separate: list[str] = []
     adapters: list[dict[str, Any]] = []
     adapted: dict[str, UpdateForm] = {}
+    base: list[BaseModel] = []
 
 
 class Manifest(Struct, frozen=True):

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
+from .hub_download import Snapshot, is_foreign_link
 from .manifest import MANIFEST
 from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages, telling
 from .store import Bundle, resolve
@@ -94,12 +95,17 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     place = bundle.path / SIGNATURE
-    if not place.is_file() or place.is_symlink():
+    for name in (SIGNATURE, *bundle.manifest["files"]):
+        bundle.fetch(name)
+    if not place.is_file() or is_foreign_link(bundle.path, place):
         raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE} from `hydrant sign`")
     if place.stat().st_size > MAX_SIGNATURE_BYTES:
         raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is not a bundle's signature")
     _check_whole(bundle)
     config = verifying.Config()
+    if Snapshot.of(bundle.path) is not None:  # whose links were checked
+        hashing = _library("hashing").Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
+        config.set_hashing_config(hashing.set_allow_symlinks(True))
     with _blaming_key(pem):
         if b"PUBLIC KEY" in pem.read_bytes():
             config.use_elliptic_key_verifier(public_key=pem)
@@ -143,7 +149,7 @@ def _check_whole(bundle: Bundle) -> None:
         if any(path == stage or stage in path.parents for stage in passing):
             continue
         name = path.relative_to(bundle.path).as_posix()
-        if path.is_symlink() or (path.exists() and not path.is_dir() and not path.is_file()):
+        if is_foreign_link(bundle.path, path) or (path.exists() and not path.is_dir() and not path.is_file()):
             raise BundleError(f"{path} is a link or a special file; signatures cover regular files only: replace it")
         if path.is_file() and name not in listed:
             raise BundleError(f"{path} is not listed in {MANIFEST}, but signatures cover the whole folder: remove it")

@@ -20,6 +20,7 @@ from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, listing
 from .architecture import Architecture
 from .head_plan import HeadPlan
+from .hub_download import Snapshot, contains, local_folder
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
 from .staging import (
     JOURNAL,
@@ -132,6 +133,19 @@ class Bundle:
             self._compare(name, sha256(content).hexdigest())
         return content
 
+    def is_local(self, name: str) -> bool:
+        """Return True unless the file ``name`` has still to be downloaded from the Hub."""
+        return Snapshot.of(self.path) is None or (self.path / name).is_file()
+
+    def fetch(self, name: str) -> None:
+        """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
+
+        Raises:
+            BundleError: the download failed.
+        """
+        if not (self.path / name).is_file() and (snapshot := Snapshot.of(self.path)) is not None:
+            snapshot.fetch(name)
+
     @contextmanager
     def _reporting(self, name: str) -> Iterator[None]:
         """Report files that another process has replaced since."""
@@ -155,19 +169,26 @@ class Bundle:
             remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
             raise BundleError(f"bundle {self.path} has no {name}; {remedy}")
         path = self.path / name
-        if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):
+        self.fetch(name)
+        if not path.is_file() or not contains(self.path, path):
             raise BundleError(f"{path} is listed in {MANIFEST} but is not a file there; make the bundle again")
         size = path.stat().st_size
         if size != entry["bytes"]:
             wrong = f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered"
-            raise BundleError(f"{wrong}; write it again with hydrant")
+            raise BundleError(f"{wrong}; {self._repair()}")
         return path
 
     def _compare(self, name: str, digest: str) -> None:
         expected = self.manifest["files"][name]["sha256"]
         if digest != expected:
             digests = f"its SHA-256 is {digest[:12]}…, but the manifest says {expected[:12]}…"
-            raise BundleError(f"{self.path / name} was altered: {digests}; write it again with hydrant")
+            raise BundleError(f"{self.path / name} was altered: {digests}; {self._repair()}")
+
+    def _repair(self) -> str:
+        """The remedy for an altered file."""
+        if (snapshot := Snapshot.of(self.path)) is None:
+            return "write it again with hydrant"
+        return f"remove it with `hf cache rm model/{snapshot.repository}` and download it again"
 
     def read_json(self, name: str) -> Any:
         """Decode a JSON file of the bundle after checking its digest.
@@ -307,6 +328,7 @@ class Bundle:
             BundleError: a name leaves the folder, or is not unique on every system.
             InputError: the folder cannot be written, or a file in ``unchanged`` has changed.
         """
+        self._check_own()
         inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
         new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
         recover(self.path)
@@ -340,6 +362,7 @@ class Bundle:
         Raises:
             BundleError, InputError: as ``add``.
         """
+        self._check_own()
         with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
             staged(self.path, stage, name, b"")
             place = self.path / name
@@ -347,10 +370,22 @@ class Bundle:
             if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
                 raise PermissionError(errno.EACCES, f"{name} cannot have its place")
 
+    def _check_own(self) -> None:
+        """Reject changes of a Hub download, which other programs share."""
+        if (snapshot := Snapshot.of(self.path)) is not None:
+            raise InputError(
+                f"bundle {self.path} is in the Hub's cache and cannot be changed; download a copy of your own: "
+                f"hf download {snapshot.repository} --local-dir FOLDER"
+            )
 
-def resolve(bundle: Bundle | str | Path) -> Bundle:
-    """Reopen a bundle from its path or an earlier :class:`Bundle`."""
-    return Bundle.open(bundle.path if isinstance(bundle, Bundle) else bundle)
+
+def resolve(bundle: Bundle | str | Path, revision: str | None = None) -> Bundle:
+    """Reopen a bundle from its path, its name on the Hub, or an earlier :class:`Bundle`."""
+    if isinstance(bundle, Bundle):
+        if revision is not None:
+            raise InputError(f"bundle {bundle.path} is open already; omit the revision {revision!r:.60}")
+        return Bundle.open(bundle.path)
+    return Bundle.open(local_folder(bundle, revision))
 
 
 @contextmanager

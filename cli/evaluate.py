@@ -31,6 +31,7 @@ def arguments(command: Command) -> None:
     command.take(EvaluationOptions, "baselines")
     command.take(EvaluationOptions, "fit", metavar="FILE")
     shared.backend(command, evaluate)
+    command.take(evaluate, "revision", metavar="NAME")
     command.take(evaluate, "report", metavar="FOLDER")
     command.take(evaluate, "force")
 

@@ -31,15 +31,15 @@ from ..bundle.store import (
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture
 from ..bundle.weights import check_fused
+from ..calib.decisions.decision_lines import calibration_lines, distance_lines
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require, short
 from ..models.plan_cost import cost_of
 from ..models.prompts import read_prompts
 from ..runtime import load
-from .calibrate import distance_text, inspected_calibration
 from .command_options import Command, value
 from .fuse import adapters_text
-from .terminal import show, size, table
+from .terminal import aligned, show, size, table
 
 EXAMPLE = "hydrant inspect out/"
 
@@ -48,15 +48,18 @@ SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder")
+    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
     command.take(load, "trust", type=str, metavar="FILE")
+    command.heading("advanced")
+    command.take(load, "revision", metavar="NAME")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
-    facts = inspect_bundle(options.bundle if trust is None else check_signature(options.bundle, trust))
+    bundle = resolve(options.bundle, value(load, "revision", options))
+    facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))
     if trust is not None:
         facts["signature"] = f"the owner of {trust} signed these files"
     show(options, facts, inspect_text(facts))
@@ -290,8 +293,8 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         _task_text(facts),
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
-        *inspected_calibration(facts["calibration"], facts["task"] == "score"),
-        *distance_text(facts["distance"]),
+        *aligned(calibration_lines(facts["calibration"], facts["task"] == "score")),
+        *aligned(distance_lines(facts["distance"])),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]

@@ -42,6 +42,7 @@ COMMANDS = {
     "triton": "write a Triton model repository",
     "merge": "join the parts that `hydrant predict --shard` wrote",
     "sign": "sign a bundle with a private key",
+    "push": "share a bundle on the Hugging Face Hub",
     "demo": "run every stage on a small built-in data set",
 }
 """Every subcommand and its summary; the module of the same name defines its options."""
@@ -211,8 +212,9 @@ def _prepare(verbose: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("hydrant: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
-    for name in ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(name, "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    if sys.stderr is None or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     for stream in (sys.stdout, sys.stderr):

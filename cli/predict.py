@@ -73,6 +73,7 @@ def arguments(command: Command) -> None:
     shared.backend(command, load)
     command.take(load, "threads", type=positive, metavar="N")
     command.take(load, "trust", type=str, metavar="FILE")
+    command.take(load, "revision", metavar="NAME")
     command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
     command.add("--aggregation", choices=AGGREGATIONS,
                 help="How token predictions are aggregated into words (default: first)")  # fmt: skip
@@ -205,8 +206,8 @@ def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         loading["threads"] = value(load, "threads", options)
         trust = value(load, "trust", options)
         loading["trust"] = trust and str(Path(trust).resolve())  # actors have other working directories
-        engine = ray_engine(options.bundle, loading, sources, scoring, call(Actors, options))
-    outcome = predict_part(predictor, options.bundle, sources, scoring, division, engine=engine, progress=progress)
+        engine = ray_engine(predictor.path, loading, sources, scoring, call(Actors, options))
+    outcome = predict_part(predictor, predictor.path, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
     _warn_failed(part.failed, len(outcome.rows), options.errors)
     if options.json:

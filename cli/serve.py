@@ -42,6 +42,7 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "threads", type=positive, metavar="N")
     command.take(ServeSettings, "batch_size", type=positive, metavar="N")
     command.take(ServeSettings, "trust", type=str, metavar="FILE")
+    command.take(ServeSettings, "revision", metavar="NAME")
     command.add("--engine", choices=("local", "ray"), default="local",
                 help="Run on this machine, or as replicas of Ray Serve at RAY_ADDRESS (default: local)")  # fmt: skip
     command.take(Replicas, "replicas", metavar="N")

@@ -52,6 +52,11 @@ def show(options: argparse.Namespace, facts: Any, text: str) -> None:
         print_text(text)
 
 
+def aligned(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Format titles and texts as two columns."""
+    return [f"{title:<14}{text}" for title, text in lines]
+
+
 def plain(text: str) -> str:
     """Replace control characters by "?"."""
     return CONTROLS.sub("?", text)

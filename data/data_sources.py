@@ -82,7 +82,7 @@ def hub_name(text: str) -> tuple[str, str | None, str | None]:
 def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
     """Rows of a data set of the hub; downloaded once, then read from the cache of ``datasets``."""
     name, config, wanted = hub_name(text)
-    datasets = require("datasets", "hub", "read data sets of the hub")
+    datasets = require("datasets", "data", "read data sets of the hub")
     try:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
@@ -110,7 +110,7 @@ def shown(url: str) -> str:
 
 def _remote_rows(url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
     """Rows of the files behind a URL that ``fsspec`` can read, sorted by name."""
-    core = require("fsspec.core", "hub", "read URLs")
+    core = require("fsspec.core", "data", "read URLs")
     with _guarded(url):
         system, place = core.url_to_fs(url)
         paths = _paths(system, str(place))
@@ -165,7 +165,7 @@ def _guarded(url: str) -> Iterator[None]:
         said = str(error).replace(url, shown(url))
         said = cut(said.replace(query, "…") if query else said, 160)
         if isinstance(error, ImportError):  # fsspec names the plugin for the protocol
-            remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
+            remedy = "; pip install 'hydrant-uq[data]'" if url.startswith("http") else ""
             raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
         missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"
         wrong = f"cannot read data {shown(url)}: {missing}"

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InputError, listing
 from .data_files import FORMS, tensor_rows
 from .data_options import DataOptions
-from .data_sources import named_rows, source_name
+from .data_sources import HUB, named_rows, source_name
 from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
 from .python_inputs import (
@@ -51,8 +51,9 @@ class Examples:
 
     @property
     def name(self) -> str:
-        """Last part of ``source``, in characters that any file or page can hold."""
-        return Path(self.source).name.encode(errors="replace").decode()
+        """Last part of ``source`` (data sets of the hub: all of it), in characters that any file or page can hold."""
+        name = self.source if self.source.startswith(HUB) else Path(self.source).name
+        return name.encode(errors="replace").decode()
 
     @property
     def ready(self) -> bool:

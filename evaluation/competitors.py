@@ -14,6 +14,7 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.head_plan import HeadPlan
+from ..bundle.hub_download import bundle_name
 from ..bundle.manifest import MANIFEST
 from ..bundle.store import Bundle
 from ..bundle.traced import AnyArchitecture
@@ -100,7 +101,7 @@ def _open_bundle(
         return load_reference(bundle)
 
     return Model(
-        bundle.path.resolve().name,
+        bundle_name(bundle.path),
         "bundle",
         runs,
         runs.precision,

@@ -15,7 +15,7 @@ from ..bundle.data_overlap import JUDGED, overlaps
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
-from ..bundle.store import Bundle, resolve
+from ..bundle.store import CALIBRATION, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -31,11 +31,9 @@ from .latency import time_models
 from .model_reports import model_reports, sweep
 from .observation import Evidence, observe
 from .plots import pictures
-from .report import EvaluationReport
+from .report import REPORT, EvaluationReport
 from .report_tables import page
 from .verdict import verdicts
-
-REPORT = "reports/evaluation.json"
 
 
 def evaluate(
@@ -47,6 +45,7 @@ def evaluate(
     figures: EvaluationOptions = EvaluationOptions(),
     backend: str = "torch",
     precision: Precision | None = None,
+    revision: str | None = None,
     html: str | Path | None = None,
     report: str | Path | None = None,
     reading: DataOptions = DataOptions(),
@@ -60,7 +59,7 @@ def evaluate(
     on which one of the bundles was planned, tuned or calibrated.
 
     Args:
-        bundle: bundle folder. In Python also an open ``Bundle``.
+        bundle: bundle folder, or USER/NAME on the Hugging Face Hub. In Python also an open ``Bundle``.
         data: labelled test data: .csv, .jsonl, .parquet, .npz, an image folder, hf:NAME or a URL. Also .tsv; a Hugging
             Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
             Python also what ``data.examples.read_examples`` takes.
@@ -73,6 +72,7 @@ def evaluate(
         backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
             or a graph with member outputs.
         precision: precision of the graphs (default: the backend's choice).
+        revision: branch, tag or commit on the Hub (default: main).
         html: write a report with pictures to one HTML file.
         report: folder for report and pictures (default: the bundle). By default, if the bundle cannot be written, it is
             evaluated all the same and a warning is logged.
@@ -90,7 +90,7 @@ def evaluate(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
-    bundle = resolve(bundle)
+    bundle = resolve(bundle, revision)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
     _check_html(html, bundle)
@@ -158,6 +158,7 @@ def evaluate(
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),
         task=task,
+        calibration=bundle.digests()[CALIBRATION],
     )
     return _written(bundle, evaluation, evidence, folder)
 

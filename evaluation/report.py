@@ -6,10 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
+
+from ..bundle.store import CALIBRATION, Bundle
+from ..data.specs import convert
+from ..errors import BundleError
 from ..tasks import TaskName
 from ..version import __version__
+
+REPORT = "reports/evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class EvaluationReport:
 
     ``batch``: inputs in a timed batch. ``files``: written files, relative to the bundle or to ``report``.
     ``fit``: training data of the baselines. ``latency_note``: reason why other models or none were timed.
+    ``calibration``: SHA-256 of the bundle's ``calibration.json``.
     """
 
     data: str
@@ -118,6 +126,7 @@ class EvaluationReport:
     fit: str | None = None
     fit_examples: int | None = None
     task: TaskName = "classification"
+    calibration: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object, with ``null`` for numbers that are not finite."""
@@ -137,3 +146,53 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+class StoredFigure(Struct, frozen=True):
+    """A stored metric with its interval; ``None`` for numbers that were not finite."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def figure(self) -> Figure:
+        """Return the metric with NaN for ``None``."""
+        return Figure(*(math.nan if each is None else each for each in (self.value, self.low, self.high)))
+
+
+class StoredModel(Struct, frozen=True):
+    """One model of a stored evaluation."""
+
+    name: str
+    figures: dict[str, StoredFigure]
+    decisions: dict[str, float | None] = {}
+
+
+class StoredVerdict(Struct, frozen=True):
+    """The sentence about one competitor."""
+
+    sentence: str
+
+
+class StoredEvaluation(Struct, frozen=True):
+    """Fields of a bundle's evaluation that are read again; ``models`` begins with the bundle."""
+
+    data: str
+    examples: int
+    models: Annotated[list[StoredModel], Meta(min_length=1)]
+    verdict: list[StoredVerdict] = []
+    ood: str | None = None
+    ood_examples: int | None = None
+    resamples: int = 0
+    calibration: str | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> StoredEvaluation | None:
+        """Read the evaluation of a bundle; ``None`` without one, or if the bundle was calibrated since."""
+        if not bundle.has(REPORT):
+            return None
+        try:
+            report = convert(bundle.read_json(REPORT), cls, bundle.path / REPORT)
+        except BundleError as error:
+            raise BundleError(f"{error}; run `hydrant evaluate` again") from error
+        return report if report.calibration in (None, bundle.digests()[CALIBRATION]) else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
-from ..tasks import PER_CLASS, TASKS, ScoreActivation
+from ..tasks import HIGHEST, LOGITS, PER_CLASS, TASKS, ScoreActivation
 from .graph import FLOAT, Graph
 
 Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
@@ -51,6 +51,7 @@ def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
     tokens = ["sequence"] if architecture.every_token else []
     outputs: Outputs = dict.fromkeys(TASKS[task].outputs, (FLOAT, ("batch", *tokens)))
     outputs |= {name: (FLOAT, ("batch", *tokens, *classes)) for name in PER_CLASS if name in outputs}
+    outputs[LOGITS] = (FLOAT, ("batch", *tokens, *(classes or [1])))
     if members is not None:
         outputs[TASKS[task].member_output] = (FLOAT, ("batch", members, *tokens, *classes))
     return outputs
@@ -75,7 +76,7 @@ def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float
     expected = _mean(graph, each, "members.entropy.mean")  # [B]
     ends = [graph.constant(end, np.float32) for end in (0.0, highest_entropy(classes))]
     expected = graph.node("Clip", [expected, *ends], "expected_entropy")
-    total = _entropy(graph, mean, "probabilities.entropy")
+    total = _entropy(graph, mean, "probabilities.entropy", LOGITS)
     total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
     predictive = graph.node("Max", [total, expected], "predictive_entropy")  # H(p̄) ≥ E[H] despite rounding
     graph.node("Sub", [predictive, expected], "mutual_information")
@@ -114,6 +115,11 @@ def label_head(graph: Graph, logits: str, temperatures: Sequence[float]) -> str:
     sums = {"predictive_entropy": predictive, "expected_entropy": expected, "mutual_information": information}
     for name, value in sums.items():
         graph.node("Min", [graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0), most], name)  # [B]
+    ends = [graph.constant(end, np.float32) for end in (np.finfo(np.float32).tiny, HIGHEST)]
+    mean = graph.node("Clip", [mean, *ends], "logits.probabilities")
+    without = graph.node("Sub", [graph.constant(1.0, np.float32), mean], "logits.without")
+    logs = [graph.node("Log", [value], f"{value}.log") for value in (mean, without)]
+    graph.node("Sub", logs, LOGITS)  # logit of the mean, [B, C]
     return probabilities
 
 
@@ -123,6 +129,7 @@ def score_head(graph: Graph, logits: str, activation: ScoreActivation) -> str:
     if activation == "sigmoid":
         scores = graph.node("Sigmoid", [scores], "members.scores")
     mean = _mean(graph, scores, "score")  # [B]
+    graph.node("Unsqueeze", [mean, graph.constant([1])], LOGITS)  # [B, 1]
     apart = graph.node("Sub", [scores, mean], "members.apart")
     _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
     return scores
@@ -133,9 +140,9 @@ def _mean(graph: Graph, value: str, name: str, *axes: int) -> str:
     return graph.node("ReduceMean", [value, graph.constant(axes or [0])], name, keepdims=0)
 
 
-def _entropy(graph: Graph, probabilities: str, name: str) -> str:
-    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
-    terms = _terms(graph, probabilities, name)
+def _entropy(graph: Graph, probabilities: str, name: str, log: str | None = None) -> str:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0. ``log`` names the probabilities' logarithms."""
+    terms = _terms(graph, probabilities, name, log)
     total = graph.node("ReduceSum", [terms, graph.constant([-1])], f"{name}.sum", keepdims=0)
     return graph.node("Sub", [graph.constant(0.0, np.float32), total], name)
 
@@ -146,8 +153,9 @@ def _binary_entropy(graph: Graph, probabilities: str, without: str, name: str) -
     return graph.node("Neg", [graph.node("Add", terms, f"{name}.sum")], name)
 
 
-def _terms(graph: Graph, probabilities: str, name: str) -> str:
+def _terms(graph: Graph, probabilities: str, name: str, log: str | None = None) -> str:
     """Terms p log p, with 0·log 0 = 0."""
     smallest = graph.constant(np.finfo(np.float32).tiny, np.float32)
-    log = graph.node("Log", [graph.node("Max", [probabilities, smallest], f"{name}.positive")], f"{name}.log")
+    positive = graph.node("Max", [probabilities, smallest], f"{name}.positive")
+    log = graph.node("Log", [positive], log or f"{name}.log")
     return graph.node("Mul", [probabilities, log], f"{name}.terms")

@@ -16,6 +16,7 @@ from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_o
 from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
 from ..errors import InputError, cut
+from ..models.base_card import base_facts
 from ..models.checkpoint import load_model, model_labels, own_processor
 from ..models.family_registry import architecture_of, prompts_of, read_weights
 from ..models.layout import problem_of
@@ -137,7 +138,8 @@ def fuse(
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
     """The checkpoints' own settings that a bundle records."""
-    return {**prompts_of(models), **problem_of(models[0].config), **drop_path_of(models[0].config)}
+    config = models[0].config
+    return {**prompts_of(models), **problem_of(config), **drop_path_of(config), **base_facts(models)}
 
 
 def whole_model(model: Any, device: str = "cpu") -> FusedClassifier:

@@ -16,6 +16,7 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
 from ..bundle.traced import Traced
 from ..errors import InputError
+from ..models.base_card import base_facts
 from ..models.checkpoint import model_labels, own_processor
 from ..models.layout import problem_of
 from ..models.tracing.export_patches import transformers_code
@@ -125,5 +126,5 @@ def fuse_traced(sources: Sequence[Any], plan: HeadPlan | None, members: int | No
     plan = all_heads(architecture, members or 1) if plan is None else plan
     check_plan(plan, architecture)
     form, checked = agreed(model, architecture, plan)
-    facts = {"checkpoints": 1, "separate": [], "traced": checked, **problem_of(model.config)}
+    facts = {"checkpoints": 1, "separate": [], "traced": checked, **problem_of(model.config), **base_facts([model])}
     return TracedClassifier(replace(architecture, form=form), plan, model, model_labels(model.config), provenance=facts)

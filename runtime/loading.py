@@ -33,11 +33,13 @@ def load(
     threads: int | None = None,
     precision: Precision | None = None,
     trust: str | Path | None = None,
+    revision: str | None = None,
 ) -> Predictor:
     """Open a bundle for prediction.
 
     Args:
-        bundle: bundle folder. In Python also an open ``Bundle``.
+        bundle: bundle folder, or USER/NAME on the Hugging Face Hub. In Python also an open ``Bundle``. Of a repository
+            only the needed files are downloaded, once, into the Hub's cache.
         backend: backend that runs the bundle; auto takes the first that works. It is one of ``"tensorrt"``,
             ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
             and ``"torch"``.
@@ -45,6 +47,7 @@ def load(
         precision: precision of the graph (default: the backend's choice).
         trust: PEM file with the public key, or issuer certificates, that must have signed the bundle. Without it
             the signature is not checked.
+        revision: branch, tag or commit on the Hub (default: main).
 
     Raises:
         BackendError: the backend is unknown, or no backend can run.
@@ -54,7 +57,9 @@ def load(
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     options = backend, checked_threads(threads), precision, trust
-    before, source = resolve(bundle).state(), resolve(bundle)
+    source = resolve(bundle, revision)
+    before = source.state()
+    source = resolve(source)
     try:
         predictor = _open_once(source, *options)
     except HydrantError:

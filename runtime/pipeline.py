@@ -44,6 +44,7 @@ def pipeline(
     precision: Precision | None = None,
     threads: int | None = None,
     trust: str | Path | None = None,
+    revision: str | None = None,
     top_k: int | str | None = DEFAULT_TOP_K,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
@@ -53,11 +54,12 @@ def pipeline(
     """Open a bundle as a replacement for ``transformers.pipeline``: text, image, audio or token classification.
 
     Args:
-        bundle: folder of a bundle, or an open ``Bundle``.
+        bundle: as in ``load``.
         backend: as in ``load``.
         precision: as in ``load``.
         threads: as in ``load``.
         trust: as in ``load``.
+        revision: as in ``load``.
         top_k: labels in each answer, the most probable first; ``None`` for all (default: one for a text, five for an
             image or a sound).
         batch_size: inputs per run (default: 32, and 1 for streams, so that no answer waits for later inputs).
@@ -72,7 +74,7 @@ def pipeline(
         InputError: an option is invalid, or is for another task.
         BackendError, MissingExtraError, BundleError: as in ``load``.
     """
-    predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust)
+    predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust, revision=revision)
     try:
         if predictor.task == "tokens":
             if top_k != DEFAULT_TOP_K or function_to_apply is not None:

@@ -14,7 +14,7 @@ from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
-from ..tasks import DISTANCE, TASKS, TaskName
+from ..tasks import DISTANCE, HIGHEST, TASKS, TaskName
 
 MEMBERS = TASKS["tokens"].member_output  # the only token field whose second axis is not T
 FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
@@ -134,6 +134,21 @@ class Prediction:
         if self.mask is not None:
             return "tokens"
         return "classification" if self.label_entropy is None else "multi_label"
+
+    @property
+    def logits(self) -> np.ndarray:
+        """[B, C] float32, logits of the ensemble's ``probabilities``, as other libraries expect them of a model.
+
+        Their softmax (multi-label: sigmoid) gives the probabilities back. Classification: log p̄; token classification:
+        the same for each token, [B, T, C]; multi-label: log p̄ − log(1 − p̄); regression: the score, [B, 1].
+        """
+        if self.score is not None:
+            return np.asarray(self.score[:, None])
+        smallest = np.finfo(np.float32).tiny
+        if self.label_entropy is None:
+            return np.asarray(np.log(np.maximum(self.probabilities, smallest)))
+        clipped = np.clip(self.probabilities, smallest, np.float32(HIGHEST))
+        return np.asarray(np.log(clipped) - np.log(1 - clipped))
 
     def to_dict(self) -> dict[str, np.ndarray]:
         """The arrays that are set, by name."""

@@ -33,6 +33,12 @@ log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 
+INSTEAD_OF_PROBABILITIES = {
+    "score": "use predict(inputs).score and its score_variance",
+    "tokens": "use predict(inputs).probabilities of every token, or words(prediction)",
+}
+"""Remedy for tasks without class probabilities of an input."""
+
 
 class Predictor(Closable):
     """Predicts with one bundle on one backend. Thread-safe; may be closed while other threads predict.
@@ -181,6 +187,42 @@ class Predictor(Closable):
                 predicted = self._predict_window(window, first, batch_size, {} if on_error == "row" else None)
             yield predicted
             first += len(window)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Class names [C] in alphabetical order, which scikit-learn's metrics expect: columns of ``predict_proba``."""
+        return np.unique(self.labels)
+
+    def predict_proba(self, inputs: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
+        """Probabilities of the classes as scikit-learn, cleanlab and the like expect them.
+
+        Args:
+            inputs: as in :meth:`predict`.
+            batch_size: as in :meth:`predict`.
+
+        Returns:
+            float64 [N, C]. Columns are in the alphabetical order of ``classes_``, unlike those of ``predict``. Each
+            row sums to 1; for multi-label models each label has an independent probability.
+
+        Raises:
+            InputError: as in :meth:`predict`; or the model predicts scores or classifies tokens.
+            BackendError: as in :meth:`predict`.
+        """
+        if self.task in INSTEAD_OF_PROBABILITIES:
+            raise InputError(
+                f"predict_proba returns one row of class probabilities for each input, but this model returns "
+                f"{TASKS[self.task].gives}; {INSTEAD_OF_PROBABILITIES[self.task]}"
+            )
+        columns = self.predict(inputs, batch_size=batch_size).probabilities[:, np.argsort(self.labels)]
+        exact = columns.astype(np.float64)
+        return exact if self.task == "multi_label" else exact / exact.sum(axis=1, keepdims=True)
+
+    def __sklearn_tags__(self) -> Any:
+        """Description for scikit-learn's scorers, and for its displays of a ``FrozenEstimator``."""
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        kind = None if self.task in INSTEAD_OF_PROBABILITIES else "classifier"
+        return Tags(kind, TargetTags(required=False), classifier_tags=ClassifierTags(), requires_fit=False)
 
     def words(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[Words]:
         """The words of every text, with the decisions of this bundle's thresholds; for token classification.

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +21,7 @@ from ..data.specs import InputSpec
 from ..errors import cut, is_whole, listing
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
+from ..tasks import LOGITS
 from ..version import __version__
 from .datatypes import Tensor, checked_head, from_bytes, from_values, text_array, to_bytes, to_values
 from .http_refusals import ServeError, convert_fields, decode_json
@@ -218,7 +219,7 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     """Inputs for the predictor, one for each row: raw inputs from BYTES [B] or [B, 1], or ready tensors."""
     predictor = served.predictor
     if request.outputs:
-        _check_outputs(request, _outputs(predictor.nothing(), predictor.labels))
+        _check_outputs(request, _outputs(predictor.nothing(), predictor.labels, request.outputs))
     tensors = {tensor.name: tensor for tensor in request.inputs}
     counts = {tensor.data.shape[0] if tensor.data.ndim else 0 for tensor in tensors.values()}
     if 0 in counts or len(counts) > 1:
@@ -241,8 +242,8 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
 
 
 def outputs_of(prediction: Prediction, request: InferRequest, served: Served) -> tuple[Tensor, ...]:
-    """The requested fields of a prediction as tensors, in the request's order; by default all."""
-    tensors = _outputs(_without_padding(prediction), served.predictor.labels)
+    """The requested fields of a prediction as tensors, in the request's order; by default all but the logits."""
+    tensors = _outputs(_without_padding(prediction), served.predictor.labels, request.outputs)
     _check_outputs(request, tensors)
     return tuple(tensors[name] for name in request.outputs or tensors)
 
@@ -257,8 +258,8 @@ def _unknown(kind: str, names: Sequence[str], valid: Sequence[str]) -> ServeErro
     return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(valid, 40)}")
 
 
-def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]:
-    """Every field as a tensor; failed inputs and padding have an empty label."""
+def _outputs(prediction: Prediction, labels: Sequence[str], requested: Collection[str] = ()) -> dict[str, Tensor]:
+    """Every field as a tensor, and the logits if requested; failed inputs and padding have an empty label."""
     tensors = {}
     for name, array in prediction.to_dict().items():
         if name == "label":
@@ -268,6 +269,8 @@ def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]
             tensors[name] = Tensor(name, "BYTES", text_array([text or "" for text in array], array.shape))
         else:
             tensors[name] = Tensor(name, _DATATYPES[array.dtype.kind], array)
+    if LOGITS in requested:
+        tensors[LOGITS] = Tensor(LOGITS, "FP32", prediction.logits)
     return tensors
 
 

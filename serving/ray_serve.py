@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bundle.hub_download import local_folder
 from ..bundle.staging import signals_to
 from ..bundle.store import Bundle
 from ..errors import BackendError, InputError, cut, require
@@ -98,6 +99,7 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
             raise InputError(f"{flag} cannot be used with --engine ray: {instead}; omit it")
     if settings.port == 0:
         raise InputError("port is 0, but Ray does not report a chosen port; use the number of a free port")
+    folder = local_folder(folder, settings.revision)
     models = list_bundles(folder)
     for path in [path for versions in models.values() for path in versions.values()]:
         Bundle.open(path)

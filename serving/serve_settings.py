@@ -37,6 +37,7 @@ class ServeSettings:
         precision: precision of the graphs (default: the backend's choice).
         threads: threads per batch; by default the backend's choice.
         trust: PEM file with the public key or issuer certificates that must have signed every bundle.
+        revision: branch, tag or commit of a bundle on the Hub (default: main).
         watching: options of drift detection.
         recording: record of abstained and flagged inputs; by default none.
 
@@ -61,6 +62,7 @@ class ServeSettings:
     precision: Precision | None = None
     threads: int | None = None
     trust: str | Path | None = None
+    revision: str | None = None
     watching: Watching = field(default_factory=Watching)
     recording: Recording | None = None
 

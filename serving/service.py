@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..bundle.hub_download import bundle_name
 from ..bundle.manifest import MANIFEST
 from ..data.tensors import checked_tensors
 from ..errors import HydrantError, InputError, cut, listing
@@ -273,7 +274,7 @@ def list_bundles(folder: str | Path) -> dict[str, Versions]:
         problem = "is not a folder" if root.exists() else "does not exist"
         raise InputError(f"{root} {problem}; expected a bundle, or a folder of bundles as NAME/VERSION/")
     if (root / MANIFEST).is_file():
-        return {root.resolve().name or "model": {ONLY: root}}
+        return {bundle_name(root) or "model": {ONLY: root}}
     models: dict[str, Versions] = {}
     for each in _folders(root):
         if (each / MANIFEST).is_file():

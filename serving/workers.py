@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from ..bundle.hub_download import local_folder
 from ..bundle.staging import signals_to
 from ..errors import HydrantError, InputError, require
 from .observers import configure_log
@@ -37,8 +38,8 @@ def serve(
     """Serve bundles until SIGTERM or SIGINT; then answer the requests in progress, and return.
 
     Args:
-        folder: bundle folder, or a folder of bundles named NAME/ or NAME/VERSION/. Of several versions the newest
-            answers.
+        folder: bundle folder, USER/NAME on the Hub, or a folder of bundles named NAME/ or NAME/VERSION/. Of several
+            versions the newest answers.
         settings: options of the service.
         announce: called once every model is warm.
 
@@ -51,6 +52,7 @@ def serve(
         require(module, "serve", "serve bundles")
     if settings.workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
         raise InputError("several workers share a port, which this system does not support; use --workers 1")
+    folder = local_folder(folder, settings.revision)
     list_bundles(folder)
     check_certificate(settings)
     with bound(settings.host, settings.port) as port, _grpc_port(settings) as settings:  # noqa: PLR1704

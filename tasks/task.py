@@ -29,6 +29,13 @@ PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
 DISTANCE = "distance"
 """Output [B] of a graph of any task, if the distance was fitted."""
 
+LOGITS = "logits"
+"""Output of every graph for other software, whose softmax (multi-label: sigmoid) is ``probabilities``: [B, C], for
+tokens [B, T, C]; for regression the score [B, 1]. Backends do not return it; see ``Prediction.logits``."""
+
+HIGHEST = float(np.float32(1 - 2**-24))
+"""Largest float32 below 1: probabilities of labels are clipped to it before their logit."""
+
 
 @dataclass(frozen=True)
 class Column:

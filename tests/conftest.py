@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +17,7 @@ import pytest
 import torch
 import transformers
 from cpp import build, missing
+from environments import own_environment
 from golden import make_golden
 from hydrant import export_onnx, fuse, save_bundle
 from hydrant.bundle.staging import locked
@@ -44,8 +42,8 @@ LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "trit
 
 SLOW = (
     *LONG, "checkpoints", "cli", "clients", "compile", "connection", "cpp_serve", "crash_safety", "distance",
-    "examples",
-    "fuzz", "inputs", "lora", "make", "numerics", "original_check", "profile", "serve", "signature", "site", "sounds",
+    "examples", "fuzz", "hub", "inputs", "lora", "make", "numerics", "original_check", "profile", "serve", "signature",
+    "site", "sounds",
     "task_verbs", "thresholds", "token_stages", "tokenizer_graph", "traced_tasks", "tune", "tune_kinds", "verify",
 )  # fmt: skip
 """Test files marked slow; the others finish in two minutes (pytest -m "not slow")."""
@@ -200,23 +198,5 @@ def library() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def client_python() -> Path:
-    """Python with the clients of ``clients.txt`` in ``.cache/``; skips without a package index."""
-    wanted = Path(__file__).parent / "clients.txt"
-    pinned = wanted.read_bytes() + sys.version.encode()
-    folder = wanted.parents[1] / ".cache" / f"clients-{hashlib.sha256(pinned).hexdigest()[:12]}"
-    python, whole = folder / "bin" / "python", folder / "whole"
-    folder.parent.mkdir(exist_ok=True)
-    with locked(folder.parent):
-        if whole.exists():
-            return python
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-        install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-compile"]
-        done = subprocess.run(
-            [*install, "--only-binary", ":all:", "-r", wanted],
-            check=False, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-        if done.returncode and any(words in done.stderr for words in ("from versions: none", "Retrying")):
-            pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
-        assert done.returncode == 0, done.stderr
-        whole.touch()
-    return python
+    """Python with the clients of ``clients.txt``."""
+    return own_environment(Path(__file__).parent / "clients.txt")

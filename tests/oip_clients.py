@@ -98,7 +98,7 @@ def triton_answers(ask: dict[str, Any], over: str) -> dict[str, Any]:
             "model": lambda: client.infer("nobody", good),
             "version": lambda: client.infer(text, good, model_version="9"),
             "input": lambda: infer([text_input("words", ["hello"])]),
-            "output": lambda: infer(good, outputs=[output("logits")]),
+            "output": lambda: infer(good, outputs=[output("scores")]),
             "classification": lambda: infer(good, outputs=classes),
             "sequence": lambda: infer(good, sequence_id=5, sequence_start=True),
             "empty": lambda: infer([text_input("text", [""])]),
@@ -136,7 +136,7 @@ def runner_answers(ask: dict[str, Any]) -> dict[str, Any]:
             outputs = [output(name, binary) for name in ask["outputs"]]
             answers["binary" if binary else "json"] = plain(infer(binary, outputs=outputs), ask["outputs"])
         answers["default"] = plain(infer(True), ask["outputs"])  # defaults: all outputs
-        answers["refused"] = refusal(lambda: infer(True, outputs=[output("logits", True)]))
+        answers["refused"] = refusal(lambda: infer(True, outputs=[output("scores", True)]))
     return answers
 
 

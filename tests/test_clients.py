@@ -93,7 +93,7 @@ def check_metadata_and_refusals(outputs: dict[str, Any], over: str, codes: list[
         "model": (missing, "'nobody'"),
         "version": (missing, "'9'"),
         "input": (malformed, "'words'"),
-        "output": (malformed, "'logits'"),
+        "output": (malformed, "'scores'"),
         "classification": (malformed, "parameter classification"),
         "sequence": (malformed, "parameter sequence_id"),
         "empty": (malformed, "input 0"),

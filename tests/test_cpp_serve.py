@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import io
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,6 +66,9 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         described = {each["name"]: (each["datatype"], each["shape"][1:]) for each in metadata["outputs"]}
         assert described == {each["name"]: (each["datatype"], each["shape"][1:]) for each in reply["outputs"]}
         assert metadata["parameters"]["labels"] == labels
+        status, reply, _ = running.ask("POST", INFER, infer_body(tensors, outputs=[{"name": "logits"}]))
+        assert (status, [each["name"] for each in reply["outputs"]]) == (200, ["logits"])
+        np.testing.assert_allclose(outputs(reply)["logits"], wanted.logits, rtol=1e-5, atol=1e-5)
         assert running.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
         inputs = {name: array.tolist() for name, array in tensors.items()}
         status, reply, _ = running.ask("POST", "/predict", {"inputs": inputs})
@@ -78,6 +82,20 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         assert all("parameters" in each for each in reply["outputs"])
         check_fields(arrays, wanted, labels)
         assert [each["datatype"] for each in reply["outputs"]] == [datatype for datatype, _ in described.values()]
+
+
+def test_a_download_of_the_hub_is_named_after_its_repository(
+    runner: Path, golden: Path, server: Server, tmp_path: Path
+) -> None:
+    revision = tmp_path / "models--user--digits/snapshots/0123abcd"
+    bundle = shutil.copytree(golden / "bert/bundle", revision / "hydrant")
+    for folder in (bundle, revision):
+        words = [str(runner), str(folder), "--serve", "--port", "0"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving digits on http://")
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> None:
@@ -119,7 +137,7 @@ def test_tritonclient_reads_every_answer(server: Server, golden: Path, client_py
         for name in names[2:]:
             np.testing.assert_allclose(reply[form][name], getattr(wanted, name), atol=1e-6, err_msg=f"{form}: {name}")
     status, message = reply["refused"]
-    assert "400" in status and "'logits'" in message
+    assert "400" in status and "'scores'" in message
 
 
 IDS = {"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}

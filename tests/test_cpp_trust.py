@@ -79,3 +79,50 @@ def test_keys_of_other_curves_are_not_trusted(
         assert len(lines(done)) > 0
     else:
         refused(done, "P-256")
+
+
+def downloaded(bundle: Path, cache: Path) -> Path:
+    """A bundle as huggingface_hub stores a download: every file a link to a blob."""
+    snapshot = cache / "models--user--repo/snapshots/0123abcd/hydrant"
+    blobs = cache / "models--user--repo/blobs"
+    blobs.mkdir(parents=True)
+    for number, file in enumerate(path for path in sorted(bundle.rglob("*")) if path.is_file()):
+        shutil.copyfile(file, blobs / f"{number:064x}")
+        link = snapshot / file.relative_to(bundle)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(Path(*[".."] * (len(link.relative_to(snapshot).parts) + 2), "blobs", f"{number:064x}"))
+    return snapshot
+
+
+def test_a_download_of_the_hub_is_read_with_links_to_its_own_blobs_only(
+    runner: Path, golden: Path, tmp_path: Path
+) -> None:
+    bundle, inputs = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle"), golden / "bert/inputs.npz"
+    sign(bundle, tmp_path / "trusted.pem")
+    trusting = ("--input", inputs, "--trust", tmp_path / "trusted.pem")
+    rows = lines(run(runner, bundle, *trusting))
+    snapshot = downloaded(bundle, tmp_path / "hub")
+    assert lines(run(runner, snapshot, *trusting)) == rows
+    assert lines(run(runner, snapshot.parent, *trusting)) == rows, "the repository's folder"
+    config = snapshot / "config.json"
+    blob = config.resolve()
+    for target in (bundle / "config.json", blob.parent.with_name("other") / blob.name):
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(blob, target)
+        config.unlink()
+        config.symlink_to(target)
+        refused(run(runner, snapshot, "--input", inputs), "config.json is listed in hydrant.json but missing")
+    config.unlink()
+    config.symlink_to(blob)
+    (snapshot / "more").symlink_to(blob.parent)
+    assert len(lines(run(runner, snapshot, "--input", inputs))) > 0
+    refused(run(runner, snapshot, *trusting), "'more' is a link")
+    (snapshot / "more").unlink()
+    copied = snapshot.parents[1] / "hydrant"  # not a snapshot's folder
+    snapshot.rename(copied)
+    for link in copied.rglob("*"):
+        if link.is_symlink():
+            target = tmp_path / "hub/models--user--repo/blobs" / link.readlink().name
+            link.unlink()
+            link.symlink_to(target)
+    refused(run(runner, copied, "--input", inputs), "is listed in hydrant.json but missing")

@@ -35,7 +35,8 @@ def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (family in ("bert", "electra"))
         assert shapes(model.graph.input) == {name: ["batch", "sequence"] for name in names}
         assert {v.type.tensor_type.elem_type for v in model.graph.input} == {onnx.TensorProto.INT64}
-    assert shapes(model.graph.output) == {"probabilities": ["batch", CLASSES], **{name: ["batch"] for name in SCORES}}
+    by_class = {name: ["batch", CLASSES] for name in ("probabilities", "logits")}
+    assert shapes(model.graph.output) == {**by_class, **{name: ["batch"] for name in SCORES}}
     assert {v.type.tensor_type.elem_type for v in model.graph.output} == {onnx.TensorProto.FLOAT}
     assert {node.domain for node in model.graph.node} == {""}
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 20)]

@@ -54,12 +54,13 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
     """A graph of the output head alone, from member logits [M, B, C]."""
     graph = Graph()
     if multi_label:
-        label_head(graph, "logits", [temperature] * classes)
+        label_head(graph, "member_logits", [temperature] * classes)
     else:
-        uncertainty_head(graph, "logits", classes, temperature)
+        uncertainty_head(graph, "member_logits", classes, temperature)
     names = TASKS["multi_label" if multi_label else "classification"].outputs
-    outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
-    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
+    by_class = (*PER_CLASS, "logits")
+    outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in by_class else [])]) for name in (*names, "logits")}
+    return graph.model("head", {"member_logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
 
 
 def head_of(backend: str, multi_label: bool, members: int, classes: int, temperature: float) -> Head:
@@ -89,13 +90,13 @@ def on_backend(backend: str, model: onnx.ModelProto) -> Head:
     if backend == "onnxruntime":
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        return lambda logits: dict(zip(names, session.run(None, {"logits": turned(logits)}), strict=True))
+        return lambda logits: dict(zip(names, session.run(None, {"member_logits": turned(logits)}), strict=True))
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(content, b""), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     def in_openvino(logits: np.ndarray) -> dict[str, np.ndarray]:
-        arrays = compiled({"logits": turned(logits)})
+        arrays = compiled({"member_logits": turned(logits)})
         return {output.any_name: np.array(arrays[output]) for output in compiled.outputs}
 
     return in_openvino
@@ -235,9 +236,9 @@ def test_extreme_logits_of_scores(activation: Any, backend: str) -> None:
         scores = {name: getattr(summary, name).numpy() for name in TASKS["score"].outputs}
     else:
         graph = Graph()
-        score_head(graph, "logits", activation)
+        score_head(graph, "member_logits", activation)
         outputs: Any = dict.fromkeys(TASKS["score"].outputs, (FLOAT, ["batch"]))
-        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
+        model = graph.model("head", {"member_logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         scores = on_backend(backend, model)(logits)
     assert (scores["score_variance"] >= 0).all()
     np.testing.assert_allclose(scores["score"], members.mean(axis=1), rtol=1e-5, atol=1e-4)

@@ -23,7 +23,7 @@ from test_house import APART
 PUBLIC = {
     "Bundle", "DataOptions", "EvaluationOptions", "HeadPlan", "HydrantError", "Prediction", "Predictor", "__version__",
     "build_engine", "calibrate", "drift", "evaluate", "export_onnx", "fuse", "load", "make", "pipeline", "plan_heads",
-    "predict_files", "profile", "save_bundle", "sign", "tune", "verify",
+    "predict_files", "profile", "push", "save_bundle", "sign", "tune", "verify",
 }  # fmt: skip
 
 

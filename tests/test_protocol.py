@@ -286,8 +286,18 @@ def test_pairs_and_columns_and_outputs_by_name_in_the_order_of_the_request(text_
     request = infer(("label_index", "confidence"), text=[b"hello"])
     prediction = text_model.predictor.predict(inputs_of(request, text_model))
     assert [tensor.name for tensor in outputs_of(prediction, request, text_model)] == ["label_index", "confidence"]
-    with pytest.raises(ServeError, match="'logits'"):
-        inputs_of(infer(("logits",), text=[b"hello"]), text_model)
+    with pytest.raises(ServeError, match="'scores'"):
+        inputs_of(infer(("scores",), text=[b"hello"]), text_model)
+
+
+def test_logits_are_answered_only_where_they_are_requested(text_model: Any) -> None:
+    request = infer(("logits", "probabilities"), text=[b"hello", b"what is"])
+    prediction = text_model.predictor.predict(inputs_of(request, text_model))
+    logits, probabilities = outputs_of(prediction, request, text_model)
+    assert (logits.name, logits.datatype, logits.data.shape) == ("logits", "FP32", probabilities.data.shape)
+    np.testing.assert_allclose(np.exp(logits.data), probabilities.data, atol=1e-6)
+    assert "logits" not in {output["name"] for output in model_metadata(text_model)["outputs"]}
+    assert "logits" not in {tensor.name for tensor in outputs_of(prediction, infer(text=[b"a"]), text_model)}
 
 
 def test_images_as_files_and_in_base64(image_model: Any) -> None:

@@ -247,7 +247,8 @@ def graph_answers(place: Path, config: Any, requests: list[dict[str, np.ndarray]
     """Outputs as of Triton's ONNX Runtime backend; checks the configuration against the graph."""
     session = onnxruntime.InferenceSession(str(place / "3" / config.default_model_filename))
     types = {"tensor(int64)": "INT64", "tensor(float)": "FP32"}
-    for entries, values in ((config.input, session.get_inputs()), (config.output, session.get_outputs())):
+    served = [value for value in session.get_outputs() if value.name != "logits"]
+    for entries, values in ((config.input, session.get_inputs()), (config.output, served)):
         assert [entry.name for entry in entries] == [value.name for value in values]
         for entry, value in zip(entries, values, strict=True):
             assert KINDS[entry.data_type] == types[value.type]
@@ -298,6 +299,10 @@ def test_an_engine_replaces_the_graph(engined: Path, tmp_path: Path, caplog: pyt
     config = read_config(place)
     assert (config.backend, config.default_model_filename, config.max_batch_size) == ("tensorrt", "model.plan", 8)
     assert list(config.instance_group[0].profile) == ["0"]
+    assert "logits" in {output.name for output in config.output}, "engines run with all their outputs"
+    (step,) = (s for s in read_config(tmp_path / "r/m").ensemble_scheduling.step if s.model_name == "m_graph")
+    mapped = {entry.key for entry in step.output_map}
+    assert "logits" not in mapped and "probabilities" in mapped
     assert (place / "1/model.plan").read_bytes() == (engined / "engines/small.engine").read_bytes()
     assert "max_batch reduced to 8, the limit of engine small" in caplog.text
     model = started(tmp_path / "r/m_prepare")

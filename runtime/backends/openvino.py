@@ -46,7 +46,7 @@ class OpenVinoGraph(GraphBackend):
             self._own.request = self._compiled.create_infer_request()
         request = self._own.request
         request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
-        return {name: request.get_output_tensor(index).data.copy() for name, index in self._indices.items()}
+        return {name: request.get_output_tensor(self._indices[name]).data.copy() for name in self.outputs}
 
     def _release(self) -> None:
         del self._compiled, self._own

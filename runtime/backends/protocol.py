@@ -12,6 +12,7 @@ import numpy as np
 from ...bundle.graphs import check_graph
 from ...bundle.store import Bundle, onnx_name
 from ...errors import BackendError, cut
+from ...tasks import LOGITS
 from ..lifecycle import Closable
 from .dlpack import DeviceArray
 
@@ -34,13 +35,14 @@ def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
 class Backend(Closable):
     """Runs one model on batches of tensors, thread-safe, until it is closed.
 
+    ``outputs`` are the returned ones: all but the logits, which ``Prediction`` computes from the probabilities.
     ``longest``: maximum number of tokens, if less than the model's; else ``None``.
     """
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
         super().__init__(f"the {name} backend")
         self.name, self.precision = name, precision
-        self.outputs, self.longest = tuple(outputs), longest
+        self.outputs, self.longest = tuple(name for name in outputs if name != LOGITS), longest
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""

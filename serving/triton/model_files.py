@@ -23,6 +23,7 @@ from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
 from ...errors import InputError, check_plain, cut, is_whole, listing
 from ...metrics.gates import Precision
+from ...tasks import LOGITS
 from ...version import __version__
 from .triton_tensors import (
     LABELS,
@@ -142,9 +143,14 @@ class Source:
         return [text] if self.architecture.task == "tokens" else [text, pair]
 
     @property
+    def scores(self) -> list[TensorSpec]:
+        """The graph's outputs that become predictions: all but the logits."""
+        return [spec for spec in self.outputs if spec.name != LOGITS]
+
+    @property
     def answers(self) -> list[TensorSpec]:
         """The tensors of answers."""
-        return answer_specs(self.outputs, self.architecture.task, self.calibration, self.raw)
+        return answer_specs(self.scores, self.architecture.task, self.calibration, self.raw)
 
 
 @dataclass(frozen=True)

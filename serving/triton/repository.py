@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...bundle.hub_download import bundle_name
 from ...bundle.manifest import MANIFEST
 from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
@@ -118,7 +119,7 @@ def triton_repository(
         raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     if repository.resolve().is_relative_to(bundle.path.resolve()):
         raise InputError(f"{repository} is inside the bundle; choose another output folder")
-    name = bundle.path.resolve().name if name is None else name
+    name = bundle_name(bundle.path) if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
         raise InputError(f"name is {cut(name)}; expected letters, digits, '_', '-' and '.'; give another --name")
     version = int(version)
@@ -211,7 +212,7 @@ def _only(one: Any, other: Any) -> str:
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
     """Stage all models, then move each into place atomically; returns the bytes of the version's files."""
-    facts = {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
+    facts = {"name": bundle_name(bundle.path), "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
     try:
         with ExitStack() as stack:
             stack.enter_context(folders_above(repository / README))

@@ -12,6 +12,7 @@ from typing import Any
 from ...bundle.store import ARCHITECTURE, CALIBRATION, PROCESSOR, Bundle
 from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
 from ...errors import InputError
+from ...tasks import LOGITS
 from .model_files import (
     CONFIG,
     TOKENS,
@@ -145,7 +146,8 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
         "model_warmup": [tensor_sample(source.inputs, length, batch) for length, batch in sizes],
     }
     files, limits = ones_files(lengths), {} if engine is None else engine.limits()
-    return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=limits)
+    outputs = source.scores if engine is None else source.outputs  # an engine runs with all its outputs only
+    return Model(name, "graph", config, source.inputs, outputs, content, files, limits=limits)
 
 
 def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
@@ -155,7 +157,7 @@ def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
         **excerpt(source.bundle, BUNDLE, CALIBRATION),
     }
     config, files = python_config(settings, 1, {}), {LABELS: label_lines(labels)}
-    return Model(name, "decide", config, _between(source.outputs), source.answers, content, files, labels)
+    return Model(name, "decide", config, _between(source.scores), source.answers, content, files, labels)
 
 
 def _ensemble(source: Source, name: str, version: int, settings: TritonSettings, steps: Iterable[Model]) -> Model:
@@ -178,7 +180,7 @@ def _step(model: Model, version: int, raw: bool) -> Message:
         "model_name": model.name,
         "model_version": version,
         "input_map": entries({spec.name: f"{before}{spec.name}" for spec in model.inputs}),
-        "output_map": entries({spec.name: f"{after}{spec.name}" for spec in model.outputs}),
+        "output_map": entries({spec.name: f"{after}{spec.name}" for spec in model.outputs if spec.name != LOGITS}),
     }
 
 

@@ -81,7 +81,7 @@ class EngineBackend(Backend):
             addresses = {name: each.address for name, each in tensors.items()}
             addresses |= {name: each.address for name, each in outputs.items()}
             lane.run_at(profile, shapes, addresses)
-        return outputs
+        return {name: outputs[name] for name in self.outputs}
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Inputs per run of the engine."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from ....engines.metadata import Shape
 from ....errors import BackendError
+from ....tasks import LOGITS
 from .choose import LoadedEngine
 from .cuda import Cuda, Resources
 
@@ -88,6 +89,7 @@ class Lane:
         enqueue = (time.perf_counter() - before) * 1e3
         self._device.record(computed, self.stream)
         shapes = self.output_shapes(len(next(iter(inputs.values()))))
+        shapes.pop(LOGITS, None)  # not returned
         for name, shape in shapes.items():
             buffer = self._outputs[name]
             self._device.download(buffer.address, buffer.device, math.prod(shape) * 4, self.stream)

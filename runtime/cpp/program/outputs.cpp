@@ -50,6 +50,8 @@ OrderedJson output_json(const Output& output, bool binary, std::string& tail) {
   return described;
 }
 
+bool is_logits(const RequestedOutput& output) { return output.name == "logits"; }
+
 const Output& output_called(const std::vector<Output>& outputs, const std::string& name) {
   return *std::find_if(outputs.begin(), outputs.end(), [&](const Output& each) { return each.name == name; });
 }
@@ -81,7 +83,8 @@ const char* Output::datatype() const {
   return kNames[values.index()];
 }
 
-std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
+std::vector<Output> outputs_of(const Predictor& predictor, Prediction p,
+                               const std::vector<RequestedOutput>& requested) {
   const auto batch = static_cast<std::int64_t>(p.size()), classes = static_cast<std::int64_t>(p.classes),
              members = static_cast<std::int64_t>(p.members);
   const std::size_t longest = longest_of(p);
@@ -102,6 +105,8 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   std::vector<std::string> names;
   for (const std::int64_t label : p.label)
     names.push_back(label < 0 ? "" : predictor.labels()[static_cast<std::size_t>(label)]);
+  const bool wants_logits = std::any_of(requested.begin(), requested.end(), is_logits);
+  std::vector<float> logits = wants_logits ? p.logits() : std::vector<float>();
   // in the order of the fields of Python's Prediction
   add("probabilities", p.probabilities, {batch, classes});
   add("label", names, {batch});
@@ -128,12 +133,13 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   add("label_entropy", p.label_entropy, {batch, classes});
   add("label_mutual_information", p.label_mutual_information, {batch, classes});
   add("label_index", p.label, {batch});
+  add("logits", logits, {batch, p.score.empty() ? classes : 1});
   return all;
 }
 
 void check_outputs(const InferRequest& request, const std::vector<std::string>& names) {
   for (const RequestedOutput& output : request.outputs)
-    if (std::find(names.begin(), names.end(), output.name) == names.end())
+    if (!is_logits(output) && std::find(names.begin(), names.end(), output.name) == names.end())
       throw InputError("output " + cut(output.name) + " is unknown; expected " + listing(names, 32));
 }
 

@@ -21,8 +21,10 @@ struct Output {
   const char* datatype() const;  // "FP32", "INT64", "BOOL" or "BYTES"
 };
 
-// All fields of a prediction as tensors, named as in Python's `Prediction`; the token axis ends at the longest text.
-std::vector<Output> outputs_of(const Predictor& predictor, Prediction prediction);
+// All fields of a prediction as tensors, named as in Python's `Prediction`, and the logits if requested; the token axis
+// ends at the longest text.
+std::vector<Output> outputs_of(const Predictor& predictor, Prediction prediction,
+                               const std::vector<RequestedOutput>& requested = {});
 
 // The token axis of an output, for token classification.
 std::size_t token_axis(const std::string& output);

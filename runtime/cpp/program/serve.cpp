@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "../src/messages.h"
 #include "commands.h"
 #include "http.h"
 #include "service.h"
@@ -42,9 +43,14 @@ void report_tokenizer(const Predictor& predictor) {
   }
 }
 
-std::string folder_name(const std::string& bundle) {
-  const std::filesystem::path full = std::filesystem::canonical(bundle);
-  return full.filename().empty() ? "model" : full.filename().string();
+// The name of a bundle: of its folder, or of the repository whose folder `hydrant` it is.
+std::string bundle_name(const std::string& bundle) {
+  std::filesystem::path full = std::filesystem::canonical(bundle);
+  if (full.filename() == "hydrant") full = full.parent_path();
+  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();  // of a Hub cache
+  const std::string name = full.filename().string();
+  if (starts_with(name, "models--")) return name.substr(name.rfind("--") + 2);
+  return name.empty() ? "model" : name;
 }
 
 }  // namespace
@@ -60,7 +66,7 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
   const bool local = is_loopback(host);
   if (arguments.verbose && !predictor.reads_texts()) report_tokenizer(predictor);
-  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving);
+  Service service(predictor, bundle_name(arguments.bundle), local, arguments.serving);
   HttpServer server(
       arguments.serving, [&](const HttpRequest& request) { return service.rejected(request); },
       [&](const HttpRequest& request) { return service.answer(request); });

@@ -249,7 +249,7 @@ HttpReply Service::infer(const HttpRequest& request) const {
   const InferRequest infer = read_infer(request.body, request.header_length, most_inputs_);
   check_outputs(infer, outputs_);
   if (auto reply = unsupported(infer.inputs)) return *reply;
-  const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, infer.inputs));
+  const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, infer.inputs), infer.outputs);
   check_outputs(infer, names_of(outputs));  // ready tensors have no words
   InferAnswer answer = infer_answer(name_, kVersion, infer, outputs);
   return {200, std::move(answer.body), "", answer.json_size};

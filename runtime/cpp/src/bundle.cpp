@@ -64,13 +64,6 @@ BundleError damaged(const fs::path& folder, const std::string& what, const std::
                      "`hydrant inspect " + folder.string() + "`");
 }
 
-bool is_inside(const fs::path& path, const fs::path& folder) {
-  std::error_code failed;
-  const fs::path inner = fs::canonical(path, failed);
-  const fs::path outer = failed ? fs::path() : fs::canonical(folder, failed);
-  return !failed && std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
-
 }  // namespace
 
 std::string onnx_name(const std::string& precision) { return "model." + precision + ".onnx"; }
@@ -79,7 +72,8 @@ Bundle Bundle::open(const fs::path& folder) {
   std::error_code ignored;
   const std::string expected = "; expected a bundle made by `hydrant make` or `hydrant fuse`";
   if (!fs::is_directory(folder, ignored)) throw BundleError(folder.string() + " is not a folder" + expected);
-  const fs::path file = folder / kManifest;
+  const fs::path file = folder / kManifest, inner = folder / "hydrant";  // of a Hub repository
+  if (!fs::exists(file, ignored) && fs::is_regular_file(inner / kManifest, ignored)) return open(inner);
   if (!fs::is_regular_file(file, ignored)) throw BundleError(folder.string() + " has no " + kManifest + expected);
   if (fs::file_size(file, ignored) > kMaxManifestBytes)
     throw BundleError(concat(file.string(), " is larger than ", kMaxManifestBytes, " bytes; expected a manifest"));
@@ -154,7 +148,7 @@ fs::path Bundle::place(const std::string& name) const {
   const std::uint64_t bytes = entry(name).bytes;
   const fs::path path = folder_ / name;
   std::error_code failed;
-  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_))
+  if (!fs::is_regular_file(path, failed) || !(is_inside(path, folder_) || is_hub_blob(path, folder_)))
     throw damaged(folder_, path.string() + " is listed in " + kManifest + " but missing", "; make the bundle again");
   const std::uintmax_t size = fs::file_size(path, failed);
   if (failed || size != bytes) {

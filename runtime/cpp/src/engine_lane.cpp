@@ -51,12 +51,14 @@ Outputs Lane::run(const Views& inputs, const Part& part, std::int64_t padding_to
   if (!runs.enqueueV3(stream_.get())) throw engine_.failure("the engine failed to run");
   Outputs found;
   for (const auto& [name, shape] : engine_.outputs()) {
+    if (name == kLogits) continue;
     const Buffer& buffer = outputs_.at(name);
     const std::size_t size = part.rows * width_of(shape) * sizeof(float);
     cuda_.download(buffer.host.get(), buffer.device.get(), size, stream_.get());
   }
   cuda_.synchronize(stream_.get());
   for (const auto& [name, shape] : engine_.outputs()) {
+    if (name == kLogits) continue;
     const auto* values = static_cast<const float*>(outputs_.at(name).host.get());
     found[name].assign(values, values + (part.stop - part.start) * width_of(shape));
   }

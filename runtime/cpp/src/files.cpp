@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <memory>
@@ -58,6 +59,13 @@ bool read_blocks(const fs::path& file, const Take& take) {
   return stream.eof();
 }
 
+// Returns true if a file, after links are resolved, is inside a folder whose path has none.
+bool leads_into(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  const fs::path inner = fs::canonical(file, failed);
+  return !failed && std::mismatch(folder.begin(), folder.end(), inner.begin(), inner.end()).first == folder.end();
+}
+
 }  // namespace
 
 std::optional<std::string> bytes_of(const fs::path& file) {
@@ -73,6 +81,19 @@ std::uintmax_t size_of(const fs::path& file) {
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   return size;
+}
+
+bool is_inside(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  const fs::path outer = fs::canonical(folder, failed);
+  return !failed && leads_into(file, outer);
+}
+
+bool is_hub_blob(const fs::path& file, const fs::path& bundle) {
+  std::error_code failed;
+  const fs::path snapshots = fs::canonical(bundle, failed).parent_path().parent_path();
+  return fs::is_regular_file(file, failed) && snapshots.filename() == "snapshots" &&
+         leads_into(file, snapshots.parent_path() / "blobs");
 }
 
 std::string sha256(std::string_view bytes) {

@@ -24,6 +24,13 @@ std::optional<std::string> bytes_of(const std::filesystem::path& file);
 // The size of a file in bytes. Throws std::invalid_argument: missing, or not a regular file.
 std::uintmax_t size_of(const std::filesystem::path& file);
 
+// Returns true if a file of a bundle ROOT/snapshots/REVISION/NAME, a download in a Hub cache, is a link into
+// ROOT/blobs.
+bool is_hub_blob(const std::filesystem::path& file, const std::filesystem::path& bundle);
+
+// Returns true if a file is inside a folder, after links are resolved.
+bool is_inside(const std::filesystem::path& file, const std::filesystem::path& folder);
+
 // Hexadecimal digests of bytes, and of a file. Throws InputError: it cannot be read.
 std::string sha256(std::string_view bytes);
 std::string sha256_of(const std::filesystem::path& file);

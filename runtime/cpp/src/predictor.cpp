@@ -425,6 +425,20 @@ Tensors Predictor::synthetic(std::size_t batch, std::size_t sequence, std::uint6
   return inputs;
 }
 
+std::vector<float> Prediction::logits() const {
+  std::vector<float> values = score.empty() ? probabilities : score;
+  constexpr float kSmallest = std::numeric_limits<float>::min(), kHighest = 1 - 0x1p-24F;
+  for (float& value : values) {
+    if (!label_entropy.empty()) {
+      value = std::clamp(value, kSmallest, kHighest);
+      value = std::log(value) - std::log(1 - value);
+    } else if (score.empty()) {
+      value = std::log(std::max(value, kSmallest));  // keeps NaN at padding
+    }
+  }
+  return values;
+}
+
 const char* version() { return HYDRANT_VERSION; }
 
 }  // namespace hydrant

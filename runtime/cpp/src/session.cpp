@@ -121,8 +121,10 @@ struct Loaded {
   void open(const std::filesystem::path& graph, const Ort::SessionOptions& settings) {
     session = Ort::Session(environment(), graph.c_str(), settings);
     const Ort::AllocatorWithDefaultOptions allocator;
-    for (std::size_t i = 0; i < session.GetOutputCount(); ++i)
-      outputs.emplace_back(session.GetOutputNameAllocated(i, allocator).get());
+    for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+      const std::string name = session.GetOutputNameAllocated(i, allocator).get();
+      if (name != kLogits) outputs.push_back(name);
+    }
   }
 
   template <typename Value>

@@ -188,11 +188,12 @@ std::map<std::string, std::string> digests_of(const Json& statement) {
   return digests;
 }
 
-// Throws SignatureError: the folder has links, or files that the statement does not list.
+// Throws SignatureError: the folder has links, other than to a Hub cache's blobs, or files that the statement does not
+// list.
 void check_whole(const fs::path& folder, const std::map<std::string, std::string>& digests) {
   for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
     const std::string name = entry->path().lexically_relative(folder).generic_string();
-    if (entry->is_symlink()) throw SignatureError(cut(name) + " is a link");
+    if (entry->is_symlink() && !is_hub_blob(entry->path(), folder)) throw SignatureError(cut(name) + " is a link");
     if (!entry->is_directory() && name != kSignature && digests.count(name) == 0)
       throw SignatureError(cut(name) + " was added");
   }
@@ -260,7 +261,7 @@ Trust::Trust(const fs::path& file) : file_(file) {
 void Trust::check(const Bundle& bundle) const {
   const fs::path place = bundle.path() / kSignature;
   std::error_code failed;
-  if (!fs::is_regular_file(fs::symlink_status(place, failed)))
+  if (!fs::is_regular_file(fs::symlink_status(place, failed)) && !is_hub_blob(place, bundle.path()))
     throw BundleError("bundle " + bundle.path().string() + " is not signed; sign it with `hydrant sign`");
   if (fs::file_size(place, failed) > kMaxSignatureBytes || failed)
     throw BundleError(concat(place.string(), " is larger than ", kMaxSignatureBytes, " bytes; expected a signature"));

@@ -26,6 +26,8 @@ using Views = std::map<std::string, View>;
 // A batch's outputs by name, each float32 in row-major order.
 using Outputs = std::map<std::string, std::vector<float>>;
 
+constexpr const char* kLogits = "logits";  // output for other software; never requested, see Prediction::logits
+
 View view_of(const Tensor& tensor);
 View view_of(const Tensor&& tensor) = delete;  // would dangle
 

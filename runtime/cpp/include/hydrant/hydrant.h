@@ -109,6 +109,11 @@ struct Prediction {
   // token, [B, T, 2]. Lists of words are joined by spaces.
   std::optional<std::vector<std::int64_t>> words, offsets;
 
+  // Logits of the ensemble's `probabilities`, as other libraries expect them of a model: their softmax (multi-label:
+  // sigmoid) gives the probabilities back. [B, C], for tokens [B, T, C]: log p, multi-label: log p − log(1 − p), with p
+  // clipped to positive float32 below 1. Regression: the score, [B, 1].
+  std::vector<float> logits() const;
+
   std::size_t size() const {  // B
     return (score.empty() ? predictive_entropy.size() : score.size()) / (tokens == 0 ? 1 : tokens);
   }

@@ -1,0 +1,31 @@
+"""``hydrant push``: share a bundle on the Hugging Face Hub, or write its repository into a folder."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..hub.push import push
+from . import shared
+from .command_options import Command, call
+from .terminal import show
+
+EXAMPLE = "hydrant push out/ USER/NAME --private"
+
+
+def arguments(command: Command) -> None:
+    """Define the options."""
+    shared.bundle(command, push)
+    command.take(push, "repository", "repository", nargs="?", metavar="USER/NAME")
+    command.heading("common")
+    command.take(push, "to", metavar="FOLDER")
+    command.take(push, "private")
+    command.take(push, "revision", metavar="BRANCH")
+    command.take(push, "force")
+    command.notes.append("The token is read from HF_TOKEN, or from `hf auth login`.")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Push, and print the address of the commit or the path of the folder."""
+    place = call(push, options)
+    show(options, {"pushed": place}, f"wrote {place}")
+    return 0

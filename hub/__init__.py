@@ -1,0 +1,1 @@
+"""A bundle as a repository of the Hugging Face Hub, readable without hydrant."""

@@ -1,0 +1,111 @@
+"""The files of a Hub repository.
+
+README.md is the model card. ``config.json`` has the form of transformers, with the tokenizer or image processor beside
+it. ``onnx/`` holds the graphs under the names that optimum and transformers.js expect; external weights are
+``NAME_data``. ``hydrant/`` is the bundle as it is, signature included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ..bundle.graphs import check_all_graphs, graph_tensors
+from ..bundle.hub_download import FOLDER
+from ..bundle.manifest import MANIFEST
+from ..bundle.signature import SIGNATURE
+from ..bundle.staging import telling
+from ..bundle.store import PROCESSOR, Bundle, onnx_name
+from ..bundle.strict_json import to_json_bytes
+from ..errors import BundleError, require
+from .card import model_card
+from .plain_config import plain_config
+
+GRAPHS = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
+"""Precision → name in ``onnx/`` that optimum and transformers.js expect; they have no name for BF16."""
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+Files = dict[str, bytes | Path]
+"""Name in the repository → content, or the file that has it."""
+
+
+def repository_files(bundle: Bundle, repository: str | None) -> Files:
+    """All files of a bundle's repository ``USER/NAME``, every file of the bundle checked.
+
+    Raises:
+        BundleError: a file is missing or altered, or there is no graph with the output ``logits``.
+    """
+    check_all_graphs(bundle)
+    own = {name: bundle.file(name) for name in bundle.manifest["files"]}
+    own |= {name: path for name in (MANIFEST, SIGNATURE) if (path := bundle.path / name).is_file()}
+    graphs = {kind: own[onnx_name(kind)] for kind in GRAPHS if onnx_name(kind) in own}
+    if not graphs:
+        raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
+    files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
+    external: list[str] = []
+    for kind, path in graphs.items():
+        _check_logits(path)
+        name = GRAPHS[kind]
+        weights = own.get(f"{path.name}.data")
+        files[f"onnx/{name}"] = path if weights is None else _with_external(path, f"{name}_data")
+        if weights is not None:
+            external.append(name)
+            files[f"onnx/{name}_data"] = weights
+    typed = "token_type_ids" in bundle.any_architecture().input_names
+    beside = {name.removeprefix(f"{PROCESSOR}/"): path for name, path in own.items() if name.startswith(PROCESSOR)}
+    files |= {
+        name: _plain_tokenizer(path, typed) if name == TOKENIZER_CONFIG else path for name, path in beside.items()
+    }
+    files["config.json"] = to_json_bytes(plain_config(bundle, next(iter(graphs)), external))
+    files["README.md"] = model_card(bundle, repository).encode()
+    return files
+
+
+def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
+    """Write a repository's files into a folder; equal files share their bytes on disk where links are possible."""
+    written: dict[Path, Path] = {}
+    with telling(f"cannot write into {folder}"):
+        for name, content in files.items():
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                place.write_bytes(content)
+                continue
+            with suppress(OSError):  # a file system without links
+                if content in written:
+                    os.link(written[content], place)
+                    continue
+            shutil.copyfile(content, place)
+            written[content] = place
+
+
+def _check_logits(graph: Path) -> None:
+    """Reject a graph of an older hydrant, which other readers cannot use."""
+    if all(output.name != "logits" for output in graph_tensors(graph)[1]):
+        raise BundleError(f"{graph} has no output logits, which other readers need; export it again: `hydrant export`")
+
+
+def _with_external(graph: Path, location: str) -> bytes:
+    """A graph whose weights are in a file of another name."""
+    onnx = require("onnx", "fuse", "rename the weights of a graph")
+    model = onnx.load(str(graph), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _plain_tokenizer(path: Path, token_types: bool) -> bytes:
+    """The tokenizer's settings, with a class that every version of transformers knows.
+
+    transformers.js returns token types for some classes only, so a model that needs them keeps its own class.
+    """
+    settings = json.loads(path.read_bytes())
+    keeps = token_types and settings.get("tokenizer_class") not in (None, "TokenizersBackend")  # of transformers 5
+    return to_json_bytes(settings if keeps else {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -1,0 +1,125 @@
+"""A predictor in scikit-learn's metrics, scorers and displays, and in cleanlab."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pandas
+import pytest
+from hydrant.errors import InputError
+from sklearn import metrics
+from sklearn.calibration import CalibrationDisplay
+from sklearn.preprocessing import MultiLabelBinarizer
+from support import make_model, make_tokenizer, random_plan
+from task_support import make_case
+
+NAMES = ["neutral", "entailment", "contradiction"]
+"""Class names in another order than the alphabet's."""
+TEXTS = ["hello world", "transfer money today", "what is the weather", "the money", "hello", "what today"] * 4
+TRUE = np.array(["neutral", "contradiction", "entailment", "neutral", "contradiction", "neutral"] * 4)
+
+
+def fused(checkpoint: Any, folder: Path, processor: Any = None) -> Path:
+    hydrant.save_bundle(hydrant.fuse(checkpoint, random_plan("bert", 2)), folder, processor)
+    hydrant.export_onnx(folder)
+    return folder
+
+
+def classifier(folder: Path, names: list[str], **settings: Any) -> Path:
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    return fused(make_model("bert", **labels, **settings), folder / "bundle", make_tokenizer(folder / "words"))
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hydrant.Predictor]:
+    with hydrant.load(classifier(tmp_path_factory.mktemp("proba"), NAMES), threads=1) as predictor:
+        yield predictor
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    """scikit-learn warns about rows that do not sum to 1, and about classes in another order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+
+
+def test_columns_have_the_order_of_the_sorted_classes(predictor: hydrant.Predictor) -> None:
+    probabilities = predictor.predict_proba(pandas.DataFrame({"text": TEXTS}), batch_size=5)
+    prediction = predictor.predict(TEXTS)
+    assert predictor.labels == NAMES
+    assert predictor.classes_.tolist() == sorted(NAMES)
+    assert (probabilities.dtype, probabilities.shape) == (np.float64, (24, 3))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=0, atol=1e-15)
+    for index, name in enumerate(NAMES):
+        column = probabilities[:, list(predictor.classes_).index(name)]
+        np.testing.assert_allclose(column, prediction.probabilities[:, index], rtol=0, atol=1e-6)
+    assert predictor.classes_[probabilities.argmax(axis=1)].tolist() == [NAMES[index] for index in prediction.label]
+
+
+def test_metrics_of_scikit_learn_agree_with_their_definitions(predictor: hydrant.Predictor) -> None:
+    probabilities, classes = predictor.predict_proba(TEXTS), predictor.classes_
+    truth = TRUE[:, None] == classes
+    loss = metrics.log_loss(TRUE, probabilities, labels=classes)
+    assert loss == pytest.approx(-np.log(probabilities[truth]).mean())
+    top = np.argsort(-probabilities)[:, :2]
+    expected = (classes[top] == TRUE[:, None]).any(axis=1).mean()
+    assert metrics.top_k_accuracy_score(TRUE, probabilities, k=2, labels=classes) == pytest.approx(expected)
+    for average in ("ovr", "ovo"):
+        assert 0 < metrics.roc_auc_score(TRUE, probabilities, multi_class=average, labels=classes) < 1
+    each = [metrics.roc_auc_score(truth[:, k], probabilities[:, k]) for k in range(3)]
+    assert metrics.roc_auc_score(TRUE, probabilities, multi_class="ovr") == pytest.approx(np.mean(each))
+    for index, name in enumerate(classes):
+        brier = metrics.brier_score_loss(name == TRUE, probabilities[:, index])
+        assert brier == pytest.approx(((probabilities[:, index] - truth[:, index]) ** 2).mean())
+    shown = CalibrationDisplay.from_predictions(classes[0] == TRUE, probabilities[:, 0], n_bins=3)
+    assert len(shown.prob_true)
+
+
+def test_scorers_and_displays_take_the_predictor(predictor: hydrant.Predictor, tmp_path: Path) -> None:
+    frozen = pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 describes estimators by tags")
+    loss = metrics.log_loss(TRUE, predictor.predict_proba(TEXTS), labels=predictor.classes_)
+    assert metrics.get_scorer("neg_log_loss")(predictor, TEXTS, TRUE) == pytest.approx(-loss)
+    with hydrant.load(classifier(tmp_path, ["yes", "no"]), threads=1) as two:
+        truth = np.array(["yes", "no"] * 12)
+        shown = CalibrationDisplay.from_estimator(frozen.FrozenEstimator(two), TEXTS, truth)
+        assert shown.pos_label == "yes"
+        np.testing.assert_array_equal(shown.y_prob, two.predict_proba(TEXTS)[:, 1])
+        area = metrics.roc_auc_score(truth == "yes", two.predict_proba(TEXTS)[:, 1])
+        roc = metrics.RocCurveDisplay.from_estimator(frozen.FrozenEstimator(two), TEXTS, truth)
+        assert roc.roc_auc == pytest.approx(area)
+
+
+def test_cleanlab_finds_a_wrong_label(predictor: hydrant.Predictor) -> None:
+    cleanlab = pytest.importorskip("cleanlab.filter", reason="cleanlab is not installed")
+    probabilities = np.repeat(predictor.predict_proba(TEXTS[:1]), 30, axis=0)
+    probabilities[:, :] = 0.05
+    probabilities[np.arange(30), np.arange(30) % 3] = 0.9
+    labels = np.arange(30) % 3
+    labels[7] = 2
+    assert np.flatnonzero(cleanlab.find_label_issues(labels, probabilities)).tolist() == [7]
+
+
+def test_labels_of_multi_label_models_are_independent(tmp_path: Path) -> None:
+    path = classifier(tmp_path, NAMES, problem_type="multi_label_classification")
+    with hydrant.load(path, threads=1) as predictor:
+        probabilities, outputs = predictor.predict_proba(TEXTS), predictor.predict(TEXTS).probabilities
+        truth = MultiLabelBinarizer().fit_transform([{name, "neutral"} for name in TRUE])
+    np.testing.assert_array_equal(probabilities, outputs[:, np.argsort(NAMES)])
+    assert 0 < metrics.average_precision_score(truth, probabilities, average="micro") < 1
+
+
+@pytest.mark.parametrize(("kind", "remedy"), [("regression", "score_variance"), ("tokens", r"words\(prediction\)")])
+def test_other_tasks_name_what_to_use(kind: str, remedy: str, tmp_path: Path) -> None:
+    with hydrant.load(fused(make_case(kind, tmp_path).checkpoint, tmp_path / "bundle"), threads=1) as predictor:
+        with pytest.raises(InputError, match=f"predict_proba returns one row .*{remedy}"):
+            predictor.predict_proba(TEXTS)
+        if hasattr(metrics, "get_scorer") and pytest.importorskip("sklearn.frozen"):
+            from sklearn.base import is_classifier
+
+            assert not is_classifier(predictor)
