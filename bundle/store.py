@@ -133,10 +133,6 @@ class Bundle:
             self._compare(name, sha256(content).hexdigest())
         return content
 
-    def is_local(self, name: str) -> bool:
-        """Return True unless the file ``name`` has still to be downloaded from the Hub."""
-        return Snapshot.of(self.path) is None or (self.path / name).is_file()
-
     def fetch(self, name: str) -> None:
         """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
 

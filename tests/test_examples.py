@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hydrant
 import numpy as np
 import peft
 import pytest
 import torch
 import transformers
+from environments import own_environment
 from PIL import Image
 from support import for_this_version, make_model, make_tokenizer, run_python
 
@@ -48,7 +50,7 @@ def bundle(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempP
 def test_every_example_is_listed_and_has_a_short_readme() -> None:
     listed = re.findall(r"^\| \[(\w+)\]", (FOLDER / "README.md").read_text(), flags=re.M)
     assert sorted(listed) == sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
-    assert len(listed) == 9
+    assert len(listed) == 10
     for name in listed:
         assert len((FOLDER / name / "README.md").read_text().splitlines()) <= 15, name
 
@@ -113,3 +115,29 @@ def test_pairs(tmp_path: Path) -> None:
     table.write_text("text,second,label\n" + "".join(f"{row},LABEL_{i % 2}\n" for i, row in enumerate(rows)))
     (line,) = run("08_pairs", folder, table, tmp_path / "out", "hello world", "what is the money")
     assert line.startswith("LABEL_")
+
+
+def test_mlflow(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
+    python = own_environment(Path(__file__).parent / "mlflow.txt")
+    folder = shutil.copytree(bundle, tmp_path / "calibrated")
+    hydrant.calibrate(folder, text_csv, fit=text_csv, force=True)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/hydrant").symlink_to(Path(hydrant.__file__).parent)
+    settings = {
+        "PYTHONPATH": str(tmp_path / "site"), "MLFLOW_TRACKING_URI": (tmp_path / "store").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1",
+        "PATH": os.environ["PATH"],
+    }  # fmt: skip
+    texts = ["hello world", "what is the money"]
+    done = subprocess.run(
+        [python, FOLDER / "09_mlflow/mlflow_example.py", folder, *texts],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=settings,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with hydrant.load(folder, backend="onnxruntime", threads=1) as predictor:
+        expected = predictor.rows(predictor.predict(texts))
+    for row, wanted in zip(map(json.loads, done.stdout.splitlines()), expected, strict=True):
+        assert {"label", "confidence", "mutual_information", "distance", "abstain", "out_of_distribution"} <= set(row)
+        assert row == pytest.approx({name: value for name, value in wanted.items() if name != "index"}, abs=1e-5)
+    (model,) = (tmp_path / "store").rglob("MLmodel")
+    assert '"name": "text"' in model.read_text()

@@ -92,8 +92,10 @@ bool is_inside(const fs::path& file, const fs::path& folder) {
 bool is_hub_blob(const fs::path& file, const fs::path& bundle) {
   std::error_code failed;
   const fs::path snapshots = fs::canonical(bundle, failed).parent_path().parent_path();
+  const fs::path root = snapshots.parent_path();
   return fs::is_regular_file(file, failed) && snapshots.filename() == "snapshots" &&
-         leads_into(file, snapshots.parent_path() / "blobs");
+         root.filename().string().rfind("models--", 0) == 0 &&
+         (leads_into(file, root / "blobs") || leads_into(file, root.parent_path() / "blobs"));
 }
 
 std::string sha256(std::string_view bytes) {
