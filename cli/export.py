@@ -47,9 +47,11 @@ def export_text(result: Export) -> str:
     if result.islands is not None:
         count = len(result.islands.values)
         lines.append(f"  float32 islands: {count} values beside the head, chosen on {result.islands.source}")
+        lines += [f"  {gate.told}" for gate in result.islands.gates]
     if result.quantised is not None:
         left = ", ".join(result.quantised.left) or "none"
-        lines.append(f"  INT8: {result.quantised.quantised} parts of layers; still in float32: {left}")
+        share = f"{result.quantised.share:.0%} of the multiplications by weights"
+        lines.append(f"  INT8: {result.quantised.quantised} parts of layers, {share}; still in float32: {left}")
         lines += [f"  {gate.told}" for gate in result.quantised.gates]
     if result.tokenizer is not None:
         graph = result.tokenizer

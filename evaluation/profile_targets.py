@@ -99,11 +99,12 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
 
 def _original(bundle: Bundle, architecture: Any) -> Any:
     """Export the original of a traced bundle as the bundle's graph was exported."""
-    from ..export.traced_graph import traced_graph
+    from ..export.traced_graph import finished, traced_network
     from ..models.tracing.members import all_heads, load_original
 
     original = load_original(bundle, architecture)
-    return traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)
+    network = traced_network(original, architecture, all_heads(architecture, 1), {})
+    return finished(network, architecture, 1, 1.0, {}, emit=False)
 
 
 def _graph_file(model: Any, folder: Path) -> Path:

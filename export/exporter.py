@@ -17,7 +17,7 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, InputError, cut
+from ..errors import BundleError, HydrantError, InputError, UnsupportedModelError, cut, require
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -25,7 +25,7 @@ from .graph_form import Export, GraphForm
 from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
 from .onnx_file import DENSITY_KEY, bundle_blocks, calibration_metadata, metadata, write_model
-from .quantize import BATCH, search
+from .quantize import BATCH, products, search
 from .rewrites import left_out, rewrite, unfit
 from .task_heads import TEMPERATURE
 
@@ -48,19 +48,20 @@ def exported(
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
     bundle = resolve(bundle)
-    if isinstance(traced := bundle.any_architecture(), Traced):
-        return _exported_traced(bundle, traced, precision, form)
-    lowering, why = choose_lowering(form.lowering, precision)
-    if data is not None and precision not in ("fp16", "int8"):
-        raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
+    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     if precision == "int8" and data is None:
         raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
+    described = bundle.any_architecture()
+    if data is not None and (precision == "fp32" or (precision == "bf16" and described.is_declared)):
+        raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
+    if isinstance(described, Traced):
+        return _exported_traced(bundle, described, precision, form, inputs, progress)
+    lowering, why = choose_lowering(form.lowering, precision)
     architecture = bundle.architecture()
     operator, because = choose_attention(form.attention, precision, architecture)
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
     facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     islands = quantised = None
     if precision == "fp16":
         islands = choose_islands(blocks, precision, *model_inputs(bundle.processor(), architecture, **inputs), progress)
@@ -73,30 +74,63 @@ def exported(
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     if precision == "int8":  # one half calibrates, the other half checks
         inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
-        layers = architecture.layers - (1 if architecture.first_token_only else 0)
+        nodes = products(model, architecture.layers - (1 if architecture.first_token_only else 0))
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
-        quantised = search(model, layers, *prepared, progress)
+        quantised = search(model, nodes, *prepared, progress)
         model = quantised.model
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
     return Export(path, precision, lowering, operator, reasons, changes, islands, quantised)
 
 
-def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
+def _exported_traced(
+    bundle: Bundle,
+    architecture: Traced,
+    precision: Precision,
+    form: GraphForm,
+    inputs: dict[str, Any],
+    progress: Progress,
+) -> Export:
     """Write the graph of a traced bundle, which has one form."""
-    if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
-        problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form, fp32"
-        raise InputError(f"{problem}; omit precision, lowering, attention and without (unsupported: {LACKS})")
+    if form.lowering != "auto" or form.attention != "auto" or form.without:
+        problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form"
+        raise InputError(f"{problem}; omit lowering, attention and without (unsupported: {LACKS})")
+    require("onnxscript", "fuse", "export a traced model")
     from ..models.tracing.members import load_original
-    from .traced_graph import traced_graph
+    from .traced_graph import LOGITS, OPSET, finished, traced_network
+    from .traced_islands import half_graph
+    from .traced_products import linear_products, separate_additions
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
     original, temperatures = load_original(bundle, architecture), Calibration.of(bundle).temperatures
-    model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
+    opset = 22 if precision == "bf16" else OPSET
+    network = traced_network(original, architecture, bundle.plan(), facts, opset)
+
+    def finish(network: onnx.ModelProto) -> onnx.ModelProto:
+        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
+
+    islands = quantised = None
+    try:
+        if precision == "int8":  # one half calibrates, the other half checks
+            inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
+            prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
+            separate_additions(network)
+            quantised = search(finish(network), linear_products(network, LOGITS), *prepared, progress)
+            model = quantised.model
+        elif precision == "fp32":
+            model = finish(network)
+        else:
+            prepared = model_inputs(bundle.processor(), architecture, **inputs)
+            model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
+    except HydrantError:
+        raise
+    except Exception as error:  # ONNX Runtime's own errors
+        problem = f"ONNX Runtime cannot run the {precision.upper()} graph of {architecture.model_class}"
+        raise UnsupportedModelError(f"{problem} ({cut(error, 200)}); nothing was written: export FP32") from error
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
-    return Export(path, precision, TRACED, architecture.form, reasons, [], None, None)
+    return Export(path, precision, TRACED, architecture.form, reasons, [], islands, quantised)
 
 
 def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:

@@ -57,8 +57,9 @@ def export(
         precision: precision of weights and activations.
         form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
         data: calibration inputs for int8 (required) and fp16 (default: synthetic inputs). They calibrate and check
-            int8; for fp16 activations are measured on them. Files are .csv, .tsv, .jsonl, .parquet or .npz; also an
-            image folder, hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
+            int8; for fp16 activations are measured on them, and traced fp16 or bf16 graphs are checked on them. Files
+            are .csv, .tsv, .jsonl, .parquet or .npz; also an image folder, hf:NAME:CONFIG:SPLIT or a URL. In Python
+            also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of these inputs.
         seed: random seed for sampling, synthetic inputs and tokenizer test texts.
         tokenizer: also write tokenizer.onnx, so that the C++ runner can read texts. Fails if its ids, or for token
@@ -67,7 +68,8 @@ def export(
 
     Raises:
         InputError: unknown option, unusable data, or activations beyond FP16's range.
-        GateError: INT8 fails a gate against FP32; nothing is written.
+        GateError: INT8, or a traced graph of lower precision, fails a gate against FP32; nothing is written.
+        UnsupportedModelError: a traced model's graph cannot be written, or ONNX Runtime cannot run it.
         MissingExtraError: onnx is missing; for FP16 and INT8 also onnxruntime.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """

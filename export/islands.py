@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ..errors import InputError
+from ..metrics.gates import Gate
 from ..progress import Progress, no_progress
 from .fused_blocks import Blocks
 from .lowering import PROJECTION, Form, first_sum, lower
@@ -28,6 +29,7 @@ class Islands:
     reasons: dict[str, str]
     source: str  # description of the inputs measured
     largest: dict[str, float] = field(default_factory=dict)  # measured magnitudes
+    gates: list[Gate] = field(default_factory=list)  # of a traced graph: differences from float32
 
 
 def choose_islands(

@@ -1,4 +1,4 @@
-"""Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around large products of an unrolled graph.
+"""Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around large products of an unrolled or traced graph.
 
 Activations are unsigned 8-bit, with a calibrated scale for each tensor; weights are signed 8-bit, with a scale for
 each column. Inputs are divided, and weights multiplied, by a factor for each channel (SmoothQuant, Xiao et al.
@@ -8,6 +8,8 @@ each column. Inputs are divided, and weights multiplied, by a factor for each ch
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +29,7 @@ ALPHA = 0.8  # share of the range moved to the weights; best of 0.5 to 0.9 on a 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the layers' parts in float32, tried in turn
 LEAST_CHECKED = 32  # inputs for meaningful gates
 BATCH = 8  # inputs padded together
+MODULE = re.compile(r"m\d+\.member\.(.*\.\d+\.\w+)\.")  # of a traced weight: deberta.encoder.layer.0.attention
 
 Batch = Mapping[str, np.ndarray]
 Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
@@ -40,8 +43,12 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
     return [node for node in linear if node.name.startswith(inner)]
 
 
-def part_of(product: str) -> str:
-    """Part of a layer that contains a product: attention.input, attention.output, mlp.up or mlp.down."""
+def part_of(node: onnx.NodeProto) -> str:
+    """Part of a layer with a product: attention.input, attention.output, mlp.up or mlp.down; if traced, its module."""
+    product: str = node.name
+    if not product.startswith("layers."):
+        module = MODULE.match(node.input[1])
+        return module[1] if module else node.input[1]
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias is named after attention
         return f"{product}.output"
@@ -55,11 +62,13 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
     inputs = list(dict.fromkeys(node.input[0] for node in nodes))
     probed = onnx.ModelProto()
     probed.CopyFrom(model)
-    axes = _store(probed.graph, "probe.axes", np.asarray([0, 1, 2]))
+    axes = _store(probed.graph, "probe.axes", np.asarray([0]))
     names = [f"probe.{kind}.{name}" for name in inputs for kind in ("Min", "Max")]
+    for value in inputs:
+        probed.graph.node.append(_node("Flatten", [value], f"probe.rows.{value}", axis=-1))
     for name in names:
         _, kind, value = name.split(".", 2)
-        probed.graph.node.append(_node(f"Reduce{kind}", [value, axes], name, keepdims=0))
+        probed.graph.node.append(_node(f"Reduce{kind}", [f"probe.rows.{value}", axes], name, keepdims=0))
         probed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]))
     session = open_graph(probed, "calibrate an INT8 graph")
     runs = [session.run(names, dict(batch)) for batch in batches]
@@ -72,13 +81,15 @@ def quantise(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str]
 ) -> onnx.ModelProto:
     """Model with its products in INT8, except those named in ``leave``."""
-    chosen = [node for node in nodes if part_of(node.name) not in leave]
+    chosen = [node for node in nodes if part_of(node) not in leave]
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graph, names = changed.graph, {node.name for node in chosen}
     stored = {tensor.name: tensor for tensor in graph.initializer}
     weights = {node.input[1]: numpy_helper.to_array(stored[node.input[1]]) for node in chosen}
     factors = smoothing(chosen, weights, seen)
+    readers = Counter(name for node in graph.node for name in node.input)
+    alone = {name: readers[name] == sum(node.input[1] == name for node in chosen) for name in weights}
     nodes_int8: list[onnx.NodeProto] = []
     ready: set[str] = set()
     for node in list(graph.node):
@@ -87,7 +98,10 @@ def quantise(
             if x not in ready:
                 nodes_int8 += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
-            nodes_int8.append(_quantised_weight(graph, stored[weight], weights[weight] * factors[x][:, None]))
+            if weight not in ready:
+                tensor = stored[weight] if alone[weight] else graph.initializer.add()
+                nodes_int8.append(_quantised_weight(graph, tensor, weight, weights[weight] * factors[x][:, None]))
+                ready.add(weight)
             node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
         nodes_int8.append(node)
     del graph.node[:]
@@ -96,16 +110,21 @@ def quantise(
 
 
 def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], seen: Seen) -> dict[str, np.ndarray]:
-    """Input value → factor [in] by which it is divided: max|x|^α ÷ max|W|^(1−α), geometric mean 1."""
-    readers: dict[str, list[np.ndarray]] = {}
+    """Input value → factor [in] by which it is divided: max|x|^α ÷ max|W|^(1−α), geometric mean 1.
+
+    Inputs of one weight have one factor, and so have the weights of one input.
+    """
+    groups: list[set[str]] = []  # values and weights that share a factor
     for node in nodes:
-        readers.setdefault(node.input[0], []).append(np.abs(weights[node.input[1]]).max(axis=1))
-    factors = {}
-    for name, maxima in readers.items():
-        largest = np.maximum(np.abs(seen[name]).max(axis=0), 1e-5).astype(np.float64)
-        weight = np.maximum(np.max(maxima, axis=0), 1e-5).astype(np.float64)
-        factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)
-        factors[name] = (factor / np.exp(np.log(factor).mean())).astype(np.float32)
+        joined = set(node.input[:2]).union(*(group for group in groups if group & set(node.input[:2])))
+        groups = [group for group in groups if not group & joined] + [joined]
+    factors: dict[str, np.ndarray] = {}
+    for group in groups:
+        values = sorted(group - set(weights))
+        largest = np.max([np.abs(seen[name]).max(axis=0) for name in values], axis=0).astype(np.float64)
+        weight = np.max([np.abs(weights[name]).max(axis=1) for name in group & set(weights)], axis=0).astype(np.float64)
+        factor = np.clip(np.maximum(largest, 1e-5) ** ALPHA / np.maximum(weight, 1e-5) ** (1 - ALPHA), 1e-4, 1e4)
+        factors |= dict.fromkeys(values, (factor / np.exp(np.log(factor).mean())).astype(np.float32))
     return factors
 
 
@@ -125,13 +144,15 @@ def _quantised_input(
     ]
 
 
-def _quantised_weight(graph: onnx.GraphProto, tensor: onnx.TensorProto, weight: np.ndarray) -> onnx.NodeProto:
-    """Replace a stored weight by 8-bit integers with a scale for each column."""
-    name = tensor.name
+def _quantised_weight(
+    graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str, weight: np.ndarray
+) -> onnx.NodeProto:
+    """Store a weight in ``tensor`` as 8-bit integers with a scale for each column."""
+    integers = tensor.name or f"{name}.integers"
     scale = np.maximum(np.abs(weight).max(axis=0) / 127, 1e-12).astype(np.float32)
-    tensor.CopyFrom(numpy_helper.from_array(np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), name))
+    tensor.CopyFrom(numpy_helper.from_array(np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), integers))
     _store(graph, f"{name}.scale", scale)
-    return _node("DequantizeLinear", [name, f"{name}.scale"], f"{name}.int8", axis=1)
+    return _node("DequantizeLinear", [integers, f"{name}.scale"], f"{name}.int8", axis=1)
 
 
 def _node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
@@ -152,39 +173,60 @@ class Quantised:
     left: list[str]  # names of the parts in float32
     gates: list[Gate]  # differences from float32 on held-out inputs
     source: str  # description of the inputs
+    share: float = 1.0  # of the multiplications by weights in INT8
 
     def to_json(self) -> dict[str, Any]:
         """All fields except the graph, as a JSON object."""
-        judged = [asdict(gate) for gate in self.gates]
-        return {"quantised": self.quantised, "left": self.left, "gates": judged, "source": self.source}
+        facts = {name: value for name, value in vars(self).items() if name != "model"}
+        return {**facts, "gates": [asdict(gate) for gate in self.gates]}
 
 
 def search(
-    model: onnx.ModelProto, layers: int, batches: Sequence[Batch], source: str, progress: Progress = no_progress
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    batches: Sequence[Batch],
+    source: str,
+    progress: Progress = no_progress,
 ) -> Quantised:
-    """Quantise a graph, with as few parts of layers in float32 as the gates allow."""
+    """Quantise products of a graph, with as few parts of layers in float32 as the gates allow."""
     checking, calibrating = batches[::2], batches[1::2]
     checked = sum(len(next(iter(batch.values()))) for batch in checking)
-    nodes = products(model, layers)
     if checked < LEAST_CHECKED or not nodes:
         problem = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
-        raise InputError(f"{problem}; received {source} and {layers} such layers; pass more data, or export FP32")
+        raise InputError(f"{problem}; received {source} and {len(nodes)} such products; pass more data, or export FP32")
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
-    parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
-    expected = _outputs(model, checking)
-    task = task_of_graph(expected, _tags_tokens(model))
+    parts = list(dict.fromkeys(part_of(node) for node in nodes))
+    expected = outputs_of(model, checking)
+    task = task_of_graph(expected, tags_tokens(model))
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
         if share and not ranked:  # measured only if needed
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        _, judged = task.compare(expected, _outputs(quantised, checking), TOLERANCES["int8"])
+        _, judged = task.compare(expected, outputs_of(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
-            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
+            chosen = [node.name for node in nodes if part_of(node) not in left]
+            work = int8_share(model, chosen, checking[0])
+            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
     raise GateError(f"INT8 fails even with half of the layers' parts in float32: {failed}; export FP32 or BF16")
+
+
+def int8_share(model: onnx.ModelProto, chosen: Collection[str], batch: Batch) -> float:
+    """Share of the multiplications by weights that the products named in ``chosen`` make, on one batch."""
+    probed = onnx.ModelProto()
+    probed.CopyFrom(model)
+    stored = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1}
+    nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm") and stored & set(node.input)]
+    names = [f"probe.{kind}.{node.name}" for node in nodes for kind in ("read", "made")]
+    for name, value in zip(names, [value for node in nodes for value in (node.input[0], node.output[0])], strict=True):
+        probed.graph.node.append(_node("Shape", [value], name))
+        probed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [None]))
+    shapes = open_graph(probed, "count the operations of an INT8 graph").run(names, dict(batch))
+    counts = [float(read[-1] * made.prod()) for read, made in zip(shapes[::2], shapes[1::2], strict=True)]
+    return sum(count for node, count in zip(nodes, counts, strict=True) if node.name in chosen) / sum(counts)
 
 
 def _rows(batch: Batch) -> list[Batch]:
@@ -207,24 +249,25 @@ def _most_sensitive(
     """Parts by mean |Δ probability| (or |Δ score|) with that part alone in INT8, largest first."""
     few = batches[:8]
     answer = model.graph.output[0].name
-    expected = _outputs(model, few)[answer]
+    expected = outputs_of(model, few)[answer]
     errors = {}
     for part in progress(parts, len(parts), "ranking parts by INT8 error"):
         alone = quantise(model, nodes, seen, [other for other in parts if other != part])
-        errors[part] = float(np.abs(_outputs(alone, few)[answer] - expected).mean())
+        errors[part] = float(np.abs(outputs_of(alone, few)[answer] - expected).mean())
     return sorted(parts, key=lambda part: -errors[part])
 
 
-def _tags_tokens(model: onnx.ModelProto) -> bool:
+def tags_tokens(model: onnx.ModelProto) -> bool:
     """Return True if the first output, the probabilities, has an axis of tokens."""
     return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
 
 
-def _outputs(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-    session = open_graph(model, "check an INT8 graph")
+def outputs_of(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+    """Outputs of a graph on all batches; for tokens those of real ones."""
+    session = open_graph(model, "check a graph against float32")
     names = [output.name for output in session.get_outputs()]
     runs = [dict(zip(names, session.run(names, dict(batch)), strict=True)) for batch in batches]
-    if _tags_tokens(model):
+    if tags_tokens(model):
         masks = [batch["attention_mask"].astype(bool) for batch in batches]
         runs = [at_tokens(run, mask) for run, mask in zip(runs, masks, strict=True)]
     return {name: np.concatenate([run[name] for run in runs]) for name in names}

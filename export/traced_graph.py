@@ -40,29 +40,37 @@ AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, r
 REMEDY = "run the bundle with PyTorch (--backend torch)"
 
 
-def traced_graph(
-    model: nn.Module,
-    architecture: Traced,
-    plan: HeadPlan,
-    temperature: float | Sequence[float],
-    facts: Mapping[str, str],
-    emit: bool,
+def traced_network(
+    model: nn.Module, architecture: Traced, plan: HeadPlan, facts: Mapping[str, str], opset: int = OPSET
 ) -> onnx.ModelProto:
-    """Graph of a traced ensemble, compared with PyTorch if ONNX Runtime is installed."""
+    """Graph of the members without the task's head, compared with PyTorch if ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
     members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
     if architecture.modality == "audio":
         prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
         longest = MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
     alike = differing(plan.members).values()
-    parts = [(_exported(members[same[0]], architecture, longest), same) for same in alike]
-    slim = _simplified(_joined(parts, members, architecture))
+    parts = [(_exported(members[same[0]], architecture, longest, opset), same) for same in alike]
+    slim = _simplified(_joined(parts, members, architecture, opset))
     _compare(slim, members, architecture)
-    graph = Graph()
-    task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
-    graph.add_to(slim.graph)
-    _finish(slim, architecture, len(members) if emit else None, facts)
     return slim
+
+
+def finished(
+    network: onnx.ModelProto,
+    architecture: Traced,
+    members: int,
+    temperature: float | Sequence[float],
+    facts: Mapping[str, str],
+    emit: bool,
+) -> onnx.ModelProto:
+    """The network with the task's head, outputs and metadata."""
+    model, graph = onnx.ModelProto(), Graph()
+    model.CopyFrom(network)
+    task_head(graph, LOGITS, members, members, architecture, temperature, emit)
+    graph.add_to(model.graph)
+    _finish(model, architecture, members if emit else None, facts)
+    return model
 
 
 class _Member(nn.Module):
@@ -79,7 +87,7 @@ class _Member(nn.Module):
         return logits, last, *layers
 
 
-def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
+def _exported(member: nn.Module, architecture: Traced, longest: int, opset: int) -> onnx.ModelProto:
     """Export one member with torch's exporter, for inputs up to ``longest``."""
     import onnx_ir as ir
     from torch.export import Dim, export
@@ -95,7 +103,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
             program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
-            written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
+            written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
             fewer = keep_first_rows(written.model)
             proto: onnx.ModelProto = ir.to_proto(written.model)
     except UnsupportedModelError:
@@ -148,7 +156,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _joined(
-    parts: Sequence[tuple[onnx.ModelProto, list[int]]], members: Sequence[nn.Module], architecture: Traced
+    parts: Sequence[tuple[onnx.ModelProto, list[int]]],
+    members: Sequence[nn.Module],
+    architecture: Traced,
+    opset: int,
 ) -> onnx.ModelProto:
     """Copy all members into one graph, each with its own tensors."""
     graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
@@ -174,7 +185,7 @@ def _joined(
         **{name: [1, "batch", "sequence", architecture.width] for name in layers},
     }
     graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in (*wanted, *layers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
 def _add(
@@ -220,17 +231,26 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Merge equal tensors, then equal nodes, and fold constants."""
+    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization what it is.
+
+    ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
+    """
     import onnx_ir as ir
     from onnx_ir.passes import common
-    from onnxscript import optimizer
+    from onnxscript import optimizer, rewriter
+    from onnxscript.rewriter.rules.fusion._layer_norm import layer_normalization_rules
 
     _merge_tensors(model)
     inner = ir.from_proto(model)
     passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
         ir.passes.PassManager(passes, steps=4)(inner)
+        for node in inner.graph:  # transposed weights get names that tell their layer
+            weight = node.inputs[0] if node.op_type == "Transpose" else None
+            if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
+                node.outputs[0].name = f"{weight.name}.transposed"
         optimizer.optimize(inner)
+        rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
         ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)
     _merge_tensors(slim)

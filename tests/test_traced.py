@@ -315,7 +315,7 @@ def test_the_command_line_says_what_a_traced_bundle_lacks(bundle: Bundle, tmp_pa
     data = tmp_path / "data.csv"
     data.write_text("text,label\nhello,LABEL_0\n")
     for verb, options, message in (
-        ("export", ("--precision", "fp16"), "its graph has one form"),
+        ("export", ("--lowering", "grouped"), "its graph has one form"),
         ("tune", ("--data", data), "expected a declared family"),
     ):
         result = run_cli(verb, bundle.path, *options)

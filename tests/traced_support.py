@@ -55,6 +55,9 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT, "problem_type": "multi_label_classification"}
     ),
     "deberta-v3-tokens": ("DebertaV2", "Token", DEBERTA_V3),
+    "deberta-v2": ("DebertaV2", "Sequence", {**RELATIVE, **SHORT}),
+    "llama": ("Llama", "Sequence", {**GROUPED, **SHORT}),
+    "gemma3": ("Gemma3Text", "Sequence", {**GROUPED, **SHORT}),
     "mpnet": ("MPNet", "Sequence", TEXT),
     "qwen3": ("Qwen3", "Sequence", GROUPED),
     "gemma": ("Gemma", "Sequence", GROUPED),
