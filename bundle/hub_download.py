@@ -116,6 +116,7 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
     from huggingface_hub import errors
 
     file, login = f"{FOLDER}/{name}", "log in with `hf auth login`, or set HF_TOKEN"
+    offline = isinstance(error.__cause__, errors.OfflineModeIsEnabled)
     reasons = {
         errors.GatedRepoError: f"access to {repository} needs its owner's consent; ask on its page, then {login}",
         errors.RepositoryNotFoundError: f"{repository} is neither a folder nor a repository of the Hub that you may "
@@ -124,8 +125,9 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
         "tag or a commit",
         errors.RemoteEntryNotFoundError: f"repository {repository} has no file {file}; expected a repository from "
         f"`hydrant push`{'' if name == MANIFEST else ', of a complete and, with --trust, signed bundle'}",
-        errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and the Hub "
-        "does not answer; check the name, the connection and HF_HUB_OFFLINE, then run the command again",
+        errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and "
+        f"{'HF_HUB_OFFLINE is set' if offline else 'the Hub does not answer'}; check the name and the connection, then "
+        "run the command again",
     }
     status = _status(error) or _status(error.__cause__)
     known = next((reason for kind, reason in reasons.items() if isinstance(error, kind)), None)

@@ -51,7 +51,7 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
     files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
     external: list[str] = []
     for kind, path in graphs.items():
-        _check_logits(path)
+        _check_logits(path, kind)
         name = NAMES[kind]
         weights = own.get(f"{path.name}.data")
         files[f"{GRAPHS}/{name}"] = path if weights is None else _with_external(path, f"{name}_data")
@@ -85,10 +85,11 @@ def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
             written[content] = place
 
 
-def _check_logits(graph: Path) -> None:
+def _check_logits(graph: Path, precision: str) -> None:
     """Reject a graph of an older hydrant, which other readers cannot use."""
     if all(output.name != "logits" for output in graph_tensors(graph)[1]):
-        raise BundleError(f"{graph} has no output logits, which other readers need; export it again: `hydrant export`")
+        again = f"hydrant export {graph.parent} --precision {precision}"
+        raise BundleError(f"{graph} has no output logits, which other readers need; export it again with `{again}`")
 
 
 def _with_external(graph: Path, location: str) -> bytes:
