@@ -35,6 +35,7 @@ from .task_heads import task_head, task_outputs
 log = logging.getLogger(__name__)
 
 OPSET = 20
+FOLDED = 2**20  # elements of the largest folded constant: tables of relative positions, whose attention then fuses
 LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]
 AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
 REMEDY = "run the bundle with PyTorch (--backend torch)"
@@ -93,6 +94,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int, opset: int)
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
+    from .masked_writes import replace_masked_writes
 
     tensors = tuple(probes(architecture)[-1].values())
     fixed_size = architecture.modality == "image" or architecture.spectrogram
@@ -104,6 +106,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int, opset: int)
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
+            replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
             proto: onnx.ModelProto = ir.to_proto(written.model)
     except UnsupportedModelError:
@@ -245,7 +248,7 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
             weight = node.inputs[0] if node.op_type == "Transpose" else None
             if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
                 node.outputs[0].name = f"{weight.name}.transposed"
-        optimizer.optimize(inner)
+        optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
         ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)
     _merge_tensors(slim)
