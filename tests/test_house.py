@@ -41,7 +41,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "build": "builder_options compiler engine_build __init__",
+        "build": "attention_patterns builder_options compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
             lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph tokenizer_onnx
