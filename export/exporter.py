@@ -17,7 +17,7 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, HydrantError, InputError, UnsupportedModelError, cut
+from ..errors import BundleError, HydrantError, InputError, UnsupportedModelError, cut, require
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -95,6 +95,7 @@ def _exported_traced(
     if form.lowering != "auto" or form.attention != "auto" or form.without:
         problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form"
         raise InputError(f"{problem}; omit lowering, attention and without (unsupported: {LACKS})")
+    require("onnxscript", "fuse", "export a traced model")
     from ..models.tracing.members import load_original
     from .traced_graph import LOGITS, OPSET, finished, traced_network
     from .traced_islands import half_graph

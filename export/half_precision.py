@@ -57,11 +57,6 @@ def named(value: ir.Value | None) -> str:
     return value.name or "" if value is not None else ""
 
 
-def has_subgraph(node: ir.Node) -> bool:
-    """Return True for If, Loop and Scan."""
-    return any(each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values())
-
-
 def ranks_of(graph: ir.Graph, islands: Collection[str] = ()) -> dict[ir.Value, Rank]:
     """Rank of each computed float32 value; operators that compute an island, by the value's name, are WIDE."""
     ranks = {value: Rank.HALF for value in graph.inputs if is_float(value)}
@@ -74,7 +69,7 @@ def ranks_of(graph: ir.Graph, islands: Collection[str] = ()) -> dict[ir.Value, R
 def _rank(node: ir.Node, ranks: Mapping[ir.Value, Rank], islands: Collection[str]) -> Rank:
     inputs = [value for value in node.inputs if value is not None]
     highest = max((ranks[value] for value in inputs if value in ranks), default=Rank.EXACT)
-    if has_subgraph(node) or any(named(value) in islands for value in node.outputs):
+    if _within(node) or any(named(value) in islands for value in node.outputs):
         return Rank.WIDE
     if node.op_type in PRODUCTS and highest:
         return Rank.HALF
@@ -139,23 +134,23 @@ class _Conversion:
     def read(self, value: ir.Value, half: bool) -> ir.Value:
         """The form of a value, made from its other form if necessary."""
         if (value, half) not in self.forms:
-            self.forms[value, half] = self._stored(value, half) if value.is_initializer() else self._cast(value, half)
+            if not half and value.producer() is None:  # stored tensors and inputs
+                return value
+            self.forms[value, half] = self._narrowed(value) if value.is_initializer() else self._cast(value, half)
         return self.forms[value, half]
 
-    def _stored(self, value: ir.Value, half: bool) -> ir.Value:
-        if not half or value.const_value is None:
-            return value
-        name, array = f"{value.name}.half", value.const_value.numpy()
-        tensor = ir.tensor(array.astype(self.kind.numpy()), name=name)
-        form = ir.Value(name=name, shape=value.shape, type=ir.TensorType(self.kind), const_value=tensor)
+    def _narrowed(self, value: ir.Value) -> ir.Value:
+        """A stored tensor in half precision."""
+        assert value.const_value is not None
+        name, kind = f"{value.name}.half", self.kind
+        tensor = ir.tensor(value.const_value.numpy().astype(kind.numpy()), name=name)
+        form = ir.Value(name=name, shape=value.shape, type=ir.TensorType(kind), const_value=tensor)
         self.graph.register_initializer(form)
         return form
 
     def _cast(self, value: ir.Value, half: bool) -> ir.Value:
         source = self.forms.get((value, not half), value)  # inputs of the graph are float32
         kind = self.kind if half else ir.DataType.FLOAT
-        if source is value and value.is_graph_input() and not half:
-            return value
         cast = ir.node("Cast", [source], {"to": kind.value})
         cast.outputs[0].shape, cast.outputs[0].dtype = value.shape, kind
         producer = source.producer()

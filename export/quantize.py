@@ -8,6 +8,7 @@ each column. Inputs are divided, and weights multiplied, by a factor for each ch
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ ALPHA = 0.8  # share of the range moved to the weights; best of 0.5 to 0.9 on a 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the layers' parts in float32, tried in turn
 LEAST_CHECKED = 32  # inputs for meaningful gates
 BATCH = 8  # inputs padded together
+MODULE = re.compile(r"m\d+\.member\.(.*\.\d+\.\w+)\.")  # of a traced weight: deberta.encoder.layer.0.attention
 
 Batch = Mapping[str, np.ndarray]
 Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
@@ -42,10 +44,11 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(node: onnx.NodeProto) -> str:
-    """Part of a layer with a product: attention.input, attention.output, mlp.up or mlp.down; if traced, its weight."""
+    """Part of a layer with a product: attention.input, attention.output, mlp.up or mlp.down; if traced, its module."""
     product: str = node.name
     if not product.startswith("layers."):
-        return node.input[1]
+        module = MODULE.match(node.input[1])
+        return module[1] if module else node.input[1]
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias is named after attention
         return f"{product}.output"

@@ -234,10 +234,14 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Merge equal tensors, then equal nodes, and fold constants."""
+    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization what it is.
+
+    ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
+    """
     import onnx_ir as ir
     from onnx_ir.passes import common
-    from onnxscript import optimizer
+    from onnxscript import optimizer, rewriter
+    from onnxscript.rewriter.rules.fusion._layer_norm import layer_normalization_rules
 
     _merge_tensors(model)
     inner = ir.from_proto(model)
@@ -249,6 +253,7 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
             if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
                 node.outputs[0].name = f"{weight.name}.transposed"
         optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
+        rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
         ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)
     _merge_tensors(slim)

@@ -28,7 +28,7 @@ from support import make_tokenizer, run_cli
 from test_precision import without_saturation
 from traced_support import make, plan_of
 
-NAMES = ("deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
+NAMES = ("deberta", "deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
 KINDS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 CLOSE = {"fp16": 3e-3, "int8": 3e-2}
 UNBOUNDED = ("energy", "distance")
@@ -173,6 +173,21 @@ def test_a_failing_gate_writes_nothing(
         with pytest.raises(GateError, match=f"{precision.upper()} fails .*probability"):
             export(bundle, precision, data=bundle_of("beit")[1])  # type: ignore[arg-type]
     assert set(bundle.path.iterdir()) == before
+
+
+@without_saturation
+def test_layers_that_stay_float32_are_named(
+    bundle_of: Callable[[str], tuple[Bundle, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members share the parts of their layers, and the share counts what remains in INT8."""
+    monkeypatch.setattr("hydrant.export.quantize.FLOAT_SHARES", (0.5,))
+    bundle, data = bundle_of("qwen3")
+    quantised = export(bundle, "int8", data=data).quantised
+    assert quantised is not None
+    assert len(quantised.left) == quantised.quantised == 2
+    modules = {f"model.layers.{layer}.{part}" for layer in (0, 1) for part in ("self_attn", "mlp")}
+    assert set(quantised.left) < modules
+    assert 0.2 < quantised.share < 0.8
 
 
 @without_saturation
