@@ -62,7 +62,8 @@ docs: $(VENV)/docs.stamp
 # The command, not python -m build, which would import our folder build/.
 dist: $(VENV)/dev.stamp
 	rm -rf .build/setuptools .build/dist hydrant_uq.egg-info
-	$(VENV)/bin/pyproject-build --no-isolation --outdir .build/dist
+	PYTHONWARNINGS=ignore $(VENV)/bin/pyproject-build --no-isolation --quiet --outdir .build/dist
+	@echo 'bytes and files:' && wc -c .build/dist/*
 
 # Environments of `make check`, `make test` and `make oldest`; in parallel: make -j2.
 environments: $(VENV)/dev.stamp environment-oldest

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import BundleError, InputError, cut, require
 from .manifest import MANIFEST
 
-FOLDER = "hydrant"  # of the bundle inside a repository
+FOLDER, GRAPHS = "hydrant", "onnx"  # of the bundle inside a repository, and of the graphs for other readers
 REPOSITORY = re.compile(r"(?!.*(--|\.\.|\.git$))\w([\w.-]{0,94}\w)?/\w([\w.-]{0,94}\w)?", re.ASCII)
 SEPARATOR = "--"  # in the cache's names of folders
 
@@ -39,6 +39,18 @@ class Snapshot:
         """Download a file of the bundle, unless it is in the cache."""
         _download(self.repository, self.commit, name, self.cache)
 
+    def has(self, name: str) -> bool:
+        """Download a file of the bundle, and return False if the repository does not have it."""
+        try:
+            self.fetch(name)
+        except BundleError as error:
+            from huggingface_hub.errors import RemoteEntryNotFoundError
+
+            if isinstance(error.__cause__, RemoteEntryNotFoundError):
+                return False
+            raise
+        return True
+
 
 def contains(folder: Path, path: Path) -> bool:
     """Return True if a path, with links followed, lies in the bundle, or in the blobs of its repository or cache."""
@@ -59,14 +71,21 @@ def bundle_name(folder: Path) -> str:
     folder = folder.resolve()
     if snapshot := Snapshot.of(folder):
         return snapshot.repository.partition("/")[2]
-    return folder.parent.name if folder.name == FOLDER and folder.parent.name else folder.name
+    return folder.parent.name if unwrapped(folder.parent) == folder else folder.name
+
+
+def unwrapped(folder: Path) -> Path:
+    """The bundle ``hydrant/`` of a folder that holds a repository; other folders unchanged."""
+    nested = folder / FOLDER
+    wraps = (nested / MANIFEST).is_file() and (folder / GRAPHS).is_dir() and not (folder / MANIFEST).is_file()
+    return nested if wraps else folder
 
 
 def local_folder(bundle: str | Path, revision: str | None = None) -> Path:
-    """Folder of a bundle: the path itself, its ``hydrant/`` if it is a repository, or a download's from the Hub.
+    """Folder of a bundle: the path itself, its ``hydrant/`` if it holds a repository, or a download's from the Hub.
 
     Args:
-        bundle: path, or ``USER/NAME`` of a repository; an existing folder of that name comes first.
+        bundle: path, or as text ``USER/NAME`` of a repository; an existing folder of that name comes first.
         revision: branch, tag or commit of the repository (default: its main branch).
 
     Raises:
@@ -75,12 +94,11 @@ def local_folder(bundle: str | Path, revision: str | None = None) -> Path:
         MissingExtraError: huggingface_hub is not installed.
     """
     folder = Path(bundle)
-    if folder.exists() or not REPOSITORY.fullmatch(folder.as_posix()):
+    if not isinstance(bundle, str) or folder.exists() or not REPOSITORY.fullmatch(bundle):
         if revision is not None:
             raise InputError(f"{folder} is a path and has no revision {cut(revision)}; expected USER/NAME, or omit it")
-        nested = folder / FOLDER
-        return nested if (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file() else folder
-    return _download(folder.as_posix(), revision, MANIFEST, None).parent
+        return unwrapped(folder)
+    return _download(bundle, revision, MANIFEST, None).parent
 
 
 def _download(repository: str, revision: str | None, name: str, cache: Path | None) -> Path:
@@ -98,6 +116,7 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
     from huggingface_hub import errors
 
     file, login = f"{FOLDER}/{name}", "log in with `hf auth login`, or set HF_TOKEN"
+    offline = isinstance(error.__cause__, errors.OfflineModeIsEnabled)
     reasons = {
         errors.GatedRepoError: f"access to {repository} needs its owner's consent; ask on its page, then {login}",
         errors.RepositoryNotFoundError: f"{repository} is neither a folder nor a repository of the Hub that you may "
@@ -106,11 +125,26 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
         "tag or a commit",
         errors.RemoteEntryNotFoundError: f"repository {repository} has no file {file}; expected a repository from "
         f"`hydrant push`{'' if name == MANIFEST else ', of a complete and, with --trust, signed bundle'}",
-        errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and the Hub "
-        "does not answer; check the name, the connection and HF_HUB_OFFLINE, then run the command again",
+        errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and "
+        f"{'HF_HUB_OFFLINE is set' if offline else 'the Hub does not answer'}; check the name and the connection, then "
+        "run the command again",
     }
+    status = _status(error) or _status(error.__cause__)
     known = next((reason for kind, reason in reasons.items() if isinstance(error, kind)), None)
-    if known is None and getattr(getattr(error, "response", None), "status_code", None) == 401:
-        known = f"the Hub rejects the access token with which {repository} was asked for; {login} to a valid one"
-    problem = f"cannot download {file} of {repository} ({cut(error, 200)})"
+    if status == 401 and not isinstance(error, errors.RepositoryNotFoundError):
+        known = f"the Hub rejects the access token with which {repository} was requested; {login} to a valid one"
+    elif status is not None and isinstance(error, errors.LocalEntryNotFoundError):
+        known = f"the Hub answers a request for {file} of {repository} with status {status}; try again later"
+    problem = f"cannot download {file} of {repository} ({cut(without_token(error), 200)})"
     return known or f"{problem}; run the command again: it continues where it stopped"
+
+
+def _status(error: BaseException | None) -> int | None:
+    """HTTP status of the answer that caused an error."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def without_token(error: Exception) -> str:
+    """Text of an error of the HTTP library, which repeats malformed headers."""
+    text = str(error)
+    return "the access token is malformed" if "Bearer" in text else text

@@ -59,6 +59,7 @@ def sign(
     """
     signing = _library("signing")
     bundle = resolve(bundle)
+    bundle.check_own()
     private = _pem(key, "PRIVATE KEY")
     certificate, chain = (None if each is None else _pem(each, "CERTIFICATE") for each in (certificate, chain))
     if chain is not None and certificate is None:
@@ -94,13 +95,13 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
     """Return the bundle if the trusted key or certificate signed it as it is now."""
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    place = bundle.path / SIGNATURE
-    for name in (SIGNATURE, *bundle.manifest["files"]):
-        bundle.fetch(name)
-    if not place.is_file() or is_foreign_link(bundle.path, place):
+    place = signature_file(bundle)
+    if place is None or is_foreign_link(bundle.path, place):
         raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE} from `hydrant sign`")
     if place.stat().st_size > MAX_SIGNATURE_BYTES:
         raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is not a bundle's signature")
+    for name in bundle.manifest["files"]:
+        bundle.fetch(name)
     _check_whole(bundle)
     config = verifying.Config()
     if Snapshot.of(bundle.path) is not None:  # whose links were checked
@@ -121,6 +122,13 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
     if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle
+
+
+def signature_file(bundle: Bundle) -> Path | None:
+    """The signature of a bundle, downloaded if it is on the Hub; ``None`` without one."""
+    snapshot, place = Snapshot.of(bundle.path), bundle.path / SIGNATURE
+    exists = place.is_file() or (snapshot is not None and snapshot.has(SIGNATURE))
+    return place if exists else None
 
 
 def _statement(place: Path) -> dict[str, str]:

@@ -133,6 +133,10 @@ class Bundle:
             self._compare(name, sha256(content).hexdigest())
         return content
 
+    def is_local(self, name: str) -> bool:
+        """Return True unless the file ``name`` has still to be downloaded from the Hub."""
+        return Snapshot.of(self.path) is None or (self.path / name).is_file()
+
     def fetch(self, name: str) -> None:
         """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
 
@@ -324,7 +328,7 @@ class Bundle:
             BundleError: a name leaves the folder, or is not unique on every system.
             InputError: the folder cannot be written, or a file in ``unchanged`` has changed.
         """
-        self._check_own()
+        self.check_own()
         inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
         new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
         recover(self.path)
@@ -358,7 +362,7 @@ class Bundle:
         Raises:
             BundleError, InputError: as ``add``.
         """
-        self._check_own()
+        self.check_own()
         with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
             staged(self.path, stage, name, b"")
             place = self.path / name
@@ -366,7 +370,7 @@ class Bundle:
             if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
                 raise PermissionError(errno.EACCES, f"{name} cannot have its place")
 
-    def _check_own(self) -> None:
+    def check_own(self) -> None:
         """Reject changes of a Hub download, which other programs share."""
         if (snapshot := Snapshot.of(self.path)) is not None:
             raise InputError(
@@ -375,13 +379,14 @@ class Bundle:
             )
 
 
-def resolve(bundle: Bundle | str | Path, revision: str | None = None) -> Bundle:
-    """Reopen a bundle from its path, its name on the Hub, or an earlier :class:`Bundle`."""
-    if isinstance(bundle, Bundle):
-        if revision is not None:
-            raise InputError(f"bundle {bundle.path} is open already; omit the revision {revision!r:.60}")
-        return Bundle.open(bundle.path)
-    return Bundle.open(local_folder(bundle, revision))
+def resolve(bundle: Bundle | str | Path) -> Bundle:
+    """Reopen a bundle from its path or an earlier :class:`Bundle`."""
+    return Bundle.open(bundle.path if isinstance(bundle, Bundle) else bundle)
+
+
+def located(bundle: Bundle | str | Path, revision: str | None = None) -> Bundle:
+    """As :func:`resolve`, also for the name of a bundle on the Hub."""
+    return Bundle.open(local_folder(bundle.path if isinstance(bundle, Bundle) else bundle, revision))
 
 
 @contextmanager

@@ -17,16 +17,18 @@ from ..bundle.graphs import check_graph, graph_metadata, tokenizer_source
 from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import REMEDY, REPORT, Verification
-from ..bundle.signature import SIGNATURE, check_signature
+from ..bundle.signature import check_signature, signature_file
 from ..bundle.store import (
     ARCHITECTURE,
     CALIBRATION,
     DENSITY,
+    ENGINES,
     PLAN,
     PROCESSOR,
     TOKENIZER_GRAPH,
     WEIGHTS,
     Bundle,
+    located,
     resolve,
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture
@@ -48,7 +50,7 @@ SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
+    command.add("bundle", metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
     command.take(load, "trust", type=str, metavar="FILE")
     command.heading("advanced")
@@ -58,7 +60,7 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
-    bundle = resolve(options.bundle, value(load, "revision", options))
+    bundle = located(options.bundle, value(load, "revision", options))
     facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))
     if trust is not None:
         facts["signature"] = f"the owner of {trust} signed these files"
@@ -110,7 +112,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "tokenizer_graph": _tokenizer_graph(look),
         "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
-        "signature": "not checked; give --trust" if (bundle.path / SIGNATURE).is_file() else None,
+        "signature": "not checked; give --trust" if signature_file(bundle) else None,
         "verified": _verified(look),
         "problems": look.problems,
         "files": {name: {**entry, "state": look.states[name]} for name, entry in bundle.manifest["files"].items()},
@@ -143,8 +145,8 @@ class _Look:
 
     def words(self, name: str, read: Callable[[], str | None]) -> str | None:
         """Return ``read()`` of a file or folder, or the reason why it cannot be used."""
-        if self.states.get(name, "ok") != "ok":
-            return "altered or missing"
+        if (state := self.states.get(name, "ok")) != "ok":
+            return state
         try:
             return read()
         except Exception as error:  # as above
@@ -159,7 +161,10 @@ class _Look:
         return reason
 
     def _state(self, name: str) -> str:
-        """``ok``, ``missing`` or ``altered``."""
+        """``ok``, ``missing``, ``altered`` or ``not downloaded``."""
+        large = name == WEIGHTS or name.endswith((".onnx", ".data")) or name.startswith(f"{ENGINES}/")
+        if large and not self.bundle.is_local(name):
+            return "not downloaded"
         try:
             self.bundle.file(name)
         except BundleError as error:
@@ -218,7 +223,7 @@ def _tokenizer_graph(look: _Look) -> str | None:
     if state is None:
         return None
     if state != "ok":
-        return "altered or missing"
+        return state
     source = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
     if source != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
@@ -245,8 +250,9 @@ def _graph(look: _Look, name: str) -> str:
 def _engine(look: _Look, name: str) -> str:
     """Describe an engine, and report if it is outdated."""
     bundle = look.bundle
-    if {look.states.get(engine_path(name)), look.states.get(metadata_path(name))} != {"ok"}:
-        return "altered or missing"
+    for state in (look.states.get(engine_path(name)), look.states.get(metadata_path(name))):
+        if state != "ok":
+            return state or "missing"
     try:
         facts = read_metadata(bundle, name)
     except BundleError as error:

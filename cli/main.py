@@ -213,6 +213,7 @@ def _prepare(verbose: bool) -> None:
     handler.setFormatter(PlainFormatter("hydrant: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
     if sys.stderr is None or not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -25,7 +25,7 @@ EXAMPLE = "hydrant serve out/ --port 8000"
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    command.take(serve, "folder", "folder", metavar="BUNDLE")
+    command.take(serve, "folder", "folder", type=str, metavar="BUNDLE")
     command.heading("common")
     command.take(ServeSettings, "host", metavar="ADDRESS")
     command.take(ServeSettings, "port", type=count, metavar="N")

@@ -31,7 +31,7 @@ def general(command: Command) -> None:
 
 def bundle(command: Command, verb: Target) -> None:
     """Add the bundle of a verb."""
-    command.take(verb, "bundle", "bundle", metavar="BUNDLE")
+    command.take(verb, "bundle", "bundle", type=str, metavar="BUNDLE")
 
 
 def backend(command: Command, verb: Target) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..errors import InputError
 from ..tuning import tune
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--keep-separate needs --per-member; members tuned jointly share these parts")
     if hasattr(options, "fork_from") and not options.batch_ensemble:
         raise InputError("--fork-from needs --batch-ensemble; add it, or omit --fork-from")
-    place = (getattr(options, "output", None) or options.bundle).resolve()
+    place = Path(getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
     how = call(kind, options, state=state)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..bundle.data_overlap import JUDGED, overlaps
+from ..bundle.hub_download import unwrapped
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
-from ..bundle.store import CALIBRATION, Bundle, resolve
+from ..bundle.store import CALIBRATION, Bundle, located
 from ..bundle.strict_json import to_json_bytes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -90,8 +91,9 @@ def evaluate(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
-    bundle = resolve(bundle, revision)
+    bundle = located(bundle, revision)
     compare = (compare,) if isinstance(compare, str | Path) else compare
+    compare = [unwrapped(Path(each)) if Path(each).is_dir() else each for each in compare]
     task = bundle.any_architecture().task
     _check_html(html, bundle)
     folder = report_folder(bundle, report)
@@ -191,5 +193,6 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
     if report.html is not None:
         html = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, html.encode(errors="replace"))
-    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    page_name = None if report.html is None else report.html.name  # a bundle keeps no paths of its machine
+    content = {**files, REPORT: to_json_bytes({**report.to_json(), "html": page_name})}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

@@ -195,4 +195,4 @@ class StoredEvaluation(Struct, frozen=True):
             report = convert(bundle.read_json(REPORT), cls, bundle.path / REPORT)
         except BundleError as error:
             raise BundleError(f"{error}; run `hydrant evaluate` again") from error
-        return report if report.calibration in (None, bundle.digests()[CALIBRATION]) else None
+        return report if report.calibration == bundle.digests()[CALIBRATION] else None

@@ -23,6 +23,7 @@ OPTIONS = {
 """Task → arguments of a pipeline; one number must not pass a softmax."""
 
 
+SPANS = "These average a span's words; hydrant and its thresholds use its least certain word."
 SCALED = "transformers.js scales images by another method, so its answers may differ."
 
 
@@ -53,6 +54,7 @@ print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
         _code("python", optimum),
         _code("js", script) if script else "",
         SCALED if tag == "image-classification" else "",
+        SPANS if task == "tokens" else "",
     ]
     return list(filter(None, parts))
 

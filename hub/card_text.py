@@ -22,6 +22,7 @@ from ..evaluation.report import StoredEvaluation, StoredFigure
 from ..evaluation.report_tables import SELECTIVE
 from ..tasks import TASKS
 from ..tasks.task import Column
+from .card_commands import PRECISIONS, command_lines
 from .card_examples import examples
 
 LIMITS = {
@@ -34,19 +35,18 @@ LIMITS = {
 MEANINGS = {
     "confidence": "largest mean probability",
     "predictive_entropy": "total uncertainty, in nats",
+    "expected_entropy": "uncertainty of the data themselves, in nats",
     "mutual_information": "disagreement of the members, in nats",
     "score_variance": "variance between the members",
     "distance": "Mahalanobis distance to the training data: 0 is typical, 1 is one standard deviation farther",
 }
 
 PROMISES = {
-    "coverage": "answers each {unit} with probability {coverage:g} or more",
+    "coverage": "answers, on average, at least {coverage:.1%} of new {unit}s; not that the answers are right",
     "risk": "at most {risk:.1%} of the answers are wrong, with {confidence:.0%} confidence",
-    "false_alarm": "flags each in-distribution {unit} with probability {false_alarm:g} or less",
+    "false_alarm": "flags, on average, at most {false_alarm:.1%} of new in-distribution {unit}s",
 }
 
-MAKE_REPORT = "reports/make.json"
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 MARKS = re.compile(r"([\\`*_\[\]|~$#])")
 
 
@@ -65,7 +65,7 @@ def card_text(bundle: Bundle, evaluation: StoredEvaluation | None, tag: str, rep
         "## Results": [] if evaluation is None else _results(bundle, evaluation),
         "## Decisions": _decisions(bundle, calibration),
         "## Use": examples(bundle, tag, repository or "USER/REPO"),
-        "## How it was made": _origin(bundle, calibration),
+        "## How it was made": _origin(bundle, calibration, evaluation),
         "## Citation": ["The method is Hydra Ensembles (ICLR 2026). Cite the base model and the data, too."],
     }
     return "\n\n".join("\n\n".join([title, *parts]) for title, parts in sections.items() if parts) + "\n"
@@ -88,11 +88,12 @@ def _about(bundle: Bundle) -> list[str]:
         lines.append(f"{where}, the members keep different attention heads: {kept} of {plan.heads} in each layer.")
     if facts.get("zero_shot"):
         lines.append("Its classes are fixed prompts of CLIP.")
-    gives = f"Hydrant returns, for every input, {TASKS[arch.task].gives.partition(' (')[0]}"
+    gives = TASKS[arch.task].gives.partition(" (")[0] if arch.task != "multi_label" else "the labels that apply"
+    gives = f"Hydrant returns, for every input, {gives}"
     return [
         f"This is {kind}, which measures its own uncertainty. {gives}, and how uncertain it is. {' '.join(lines)}",
         *([f"ONNX graphs: {graphs}. Each holds all members and all scores."] if graphs else []),
-        f"Labels: {plain(', '.join(bundle.labels), 600)}",
+        *([f"Labels: {plain(', '.join(bundle.labels), 600)}"] if arch.task != "score" else []),
     ]
 
 
@@ -118,7 +119,9 @@ def _unknown(calibration: Calibration) -> str:
     if found is None:
         return "It flags out-of-distribution (OOD) inputs. No OOD data were used: how many it finds is unknown."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
-    return f"It flagged {found:.1%} of the {data} in calibration. Other kinds may be found less often."
+    false = threshold.measured.get("false_positive_rate", 0.0)
+    chance = "This is no better than chance." if found <= false else "Other kinds may be found less often."
+    return f"It flagged {found:.1%} of the {data} in calibration, and {false:.1%} of the other examples. {chance}"
 
 
 def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
@@ -179,12 +182,10 @@ def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
     return promised
 
 
-def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
+def _origin(bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
     lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, fusion_of(bundle).base)) if link]
-    if bundle.has(MAKE_REPORT):
-        lines.append("Made by one call of `hydrant make`.")
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
@@ -198,7 +199,10 @@ def _origin(bundle: Bundle, calibration: Calibration) -> list[str]:
         lines.append(f"Verified against {plain(verified.reference)}: {plain(', '.join(verified.passed))}.")
     versions = {"hydrant": bundle.manifest["hydrant"], **bundle.manifest.get("versions", {})}
     lines.append(f"Versions: {', '.join(f'{plain(name)} {plain(number)}' for name, number in versions.items())}.")
-    return [_bullets(lines)]
+    base = next((each.name for each in fusion_of(bundle).base if each.name), None)
+    code = "\n".join(command_lines(bundle, calibration, evaluation, base)).replace("```", "'''")
+    words = "The commands, from what the bundle records: files without their folders, and not every option."
+    return [_bullets(lines), words, f"```sh\n{code}\n```"]
 
 
 def fusion_of(bundle: Bundle) -> Fusion:
@@ -208,7 +212,7 @@ def fusion_of(bundle: Bundle) -> Fusion:
 
 def _base_link(base: BaseModel) -> str:
     """Link to a base model at its commit; empty without a hub name."""
-    at = f"/tree/{plain(base.revision)}" if base.revision else ""
+    at = f"/tree/{base.revision}" if re.fullmatch("[0-9a-f]+", base.revision or "") else ""
     return f"[{plain(base.name)}](https://huggingface.co/{base.name}{at})" if base.name else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..bundle.hub_download import FOLDER, REPOSITORY
+from ..bundle.hub_download import FOLDER, GRAPHS, REPOSITORY, without_token
 from ..bundle.manifest import MANIFEST
 from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle, resolve
@@ -14,7 +14,7 @@ from ..errors import InputError, cut, require
 from ..version import __version__
 from .repository import Files, repository_files, write_files
 
-OWNED = (f"{FOLDER}/", "onnx/")  # folders of a repository in which `push` removes outdated files
+OWNED = (f"{FOLDER}/", f"{GRAPHS}/")  # folders of a repository in which `push` removes outdated files
 MARKER = f"{FOLDER}/{MANIFEST}"  # file of an earlier output
 
 
@@ -58,6 +58,8 @@ def push(
         raise InputError(f"repository is {cut(repository)}; expected USER/NAME")
     opened = resolve(bundle)
     if to is not None:
+        if (Path(to) / ".git").exists():
+            raise InputError(f"{to} is a git repository; choose another folder, or push to the Hub")
         if Path(to).resolve().is_relative_to(opened.path.resolve()):
             raise InputError(f"{to} is inside the bundle; choose another folder")
         with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
@@ -74,7 +76,7 @@ def push(
 def _commit(repository: str, files: Files, private: bool, revision: str | None, token: str | None) -> str:
     """Create the repository and the branch if needed, and one commit; returns its address."""
     hub = require("huggingface_hub", "hub", "push to the Hugging Face Hub")
-    api = hub.HfApi(token=token, library_name="hydrant", library_version=__version__)
+    api = hub.HfApi(token=token and token.strip(), library_name="hydrant", library_version=__version__)
     with _rejections(repository):
         api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.model_info(repository).private:
@@ -83,12 +85,14 @@ def _commit(repository: str, files: Files, private: bool, revision: str | None, 
             )
         if revision is not None:
             api.create_branch(repository, branch=revision, exist_ok=True)
-        present = api.list_repo_files(repository, revision=revision)
+        parent = api.model_info(repository, revision=revision).sha
         changes = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
+        present = api.list_repo_files(repository, revision=parent)
         gone = [name for name in present if name.startswith(OWNED) and name not in files]
         changes += [hub.CommitOperationDelete(name) for name in gone]
         message = f"Push of a hydrant {__version__} bundle"
-        return str(api.create_commit(repository, changes, commit_message=message, revision=revision).commit_url)
+        options = {"commit_message": message, "revision": revision, "parent_commit": parent}
+        return str(api.create_commit(repository, changes, **options).commit_url)
 
 
 @contextmanager
@@ -104,6 +108,11 @@ def _rejections(repository: str) -> Iterator[None]:
         if isinstance(error, errors.OfflineModeIsEnabled):
             raise InputError("HF_HUB_OFFLINE is set; unset it, or write a folder with --to FOLDER (to=…)") from error
         status = getattr(getattr(error, "response", None), "status_code", None)
-        login = "log in with `hf auth login`, or set HF_TOKEN to a token that may write there"
-        remedy = login if status in (401, 403, 404) else "run the command again: it continues where it stopped"
-        raise InputError(f"cannot push to {repository} ({cut(error, 200)}); {remedy}") from error
+        remedy = "run the command again: it continues where it stopped"
+        if status in (401, 403, 404):
+            remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may write there"
+        elif status == 412:
+            remedy = "another process pushed at the same time; run the command again"
+        elif status is not None and status < 500:
+            remedy = "the Hub rejects the upload for this reason"
+        raise InputError(f"cannot push to {repository} ({cut(without_token(error), 200)}); {remedy}") from error

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..bundle.graphs import check_all_graphs, graph_tensors
-from ..bundle.hub_download import FOLDER
+from ..bundle.hub_download import FOLDER, GRAPHS
 from ..bundle.manifest import MANIFEST
-from ..bundle.signature import SIGNATURE
+from ..bundle.signature import SIGNATURE, signature_file
 from ..bundle.staging import telling
 from ..bundle.store import PROCESSOR, Bundle, onnx_name
 from ..bundle.strict_json import to_json_bytes
@@ -25,7 +25,7 @@ from ..errors import BundleError, require
 from .card import model_card
 from .plain_config import plain_config
 
-GRAPHS = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
+NAMES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
 """Precision → name in ``onnx/`` that optimum and transformers.js expect; they have no name for BF16."""
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -42,25 +42,26 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
     """
     check_all_graphs(bundle)
     own = {name: bundle.file(name) for name in bundle.manifest["files"]}
-    own |= {name: path for name in (MANIFEST, SIGNATURE) if (path := bundle.path / name).is_file()}
-    graphs = {kind: own[onnx_name(kind)] for kind in GRAPHS if onnx_name(kind) in own}
+    own[MANIFEST] = bundle.path / MANIFEST
+    if (signature := signature_file(bundle)) is not None:
+        own[SIGNATURE] = signature
+    graphs = {kind: own[onnx_name(kind)] for kind in NAMES if onnx_name(kind) in own}
     if not graphs:
         raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
     files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
     external: list[str] = []
     for kind, path in graphs.items():
-        _check_logits(path)
-        name = GRAPHS[kind]
+        _check_logits(path, kind)
+        name = NAMES[kind]
         weights = own.get(f"{path.name}.data")
-        files[f"onnx/{name}"] = path if weights is None else _with_external(path, f"{name}_data")
+        files[f"{GRAPHS}/{name}"] = path if weights is None else _with_external(path, f"{name}_data")
         if weights is not None:
             external.append(name)
-            files[f"onnx/{name}_data"] = weights
+            files[f"{GRAPHS}/{name}_data"] = weights
     typed = "token_type_ids" in bundle.any_architecture().input_names
-    beside = {name.removeprefix(f"{PROCESSOR}/"): path for name, path in own.items() if name.startswith(PROCESSOR)}
-    files |= {
-        name: _plain_tokenizer(path, typed) if name == TOKENIZER_CONFIG else path for name, path in beside.items()
-    }
+    for name in [name for name in own if name.startswith(f"{PROCESSOR}/")]:
+        part = name.removeprefix(f"{PROCESSOR}/")
+        files[part] = _plain_tokenizer(own[name], typed) if part == TOKENIZER_CONFIG else own[name]
     files["config.json"] = to_json_bytes(plain_config(bundle, next(iter(graphs)), external))
     files["README.md"] = model_card(bundle, repository).encode()
     return files
@@ -84,10 +85,11 @@ def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
             written[content] = place
 
 
-def _check_logits(graph: Path) -> None:
+def _check_logits(graph: Path, precision: str) -> None:
     """Reject a graph of an older hydrant, which other readers cannot use."""
     if all(output.name != "logits" for output in graph_tensors(graph)[1]):
-        raise BundleError(f"{graph} has no output logits, which other readers need; export it again: `hydrant export`")
+        again = f"hydrant export {graph.parent} --precision {precision}"
+        raise BundleError(f"{graph} has no output logits, which other readers need; export it again with `{again}`")
 
 
 def _with_external(graph: Path, location: str) -> bytes:
@@ -106,6 +108,7 @@ def _plain_tokenizer(path: Path, token_types: bool) -> bytes:
 
     transformers.js returns token types for some classes only, so a model that needs them keeps its own class.
     """
-    settings = json.loads(path.read_bytes())
+    local = ("is_local", "local_files_only")  # of the machine that made it
+    settings = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in local}
     keeps = token_types and settings.get("tokenizer_class") not in (None, "TokenizersBackend")  # of transformers 5
     return to_json_bytes(settings if keeps else {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..bundle.graphs import check_all_graphs
 from ..bundle.reports import REMEDY, Verification
 from ..bundle.signature import check_signature
-from ..bundle.store import Bundle, resolve
+from ..bundle.store import Bundle, located, resolve
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from ..metrics.gates import Precision
 from .backends.backend_registry import open_backend
@@ -57,7 +57,7 @@ def load(
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     options = backend, checked_threads(threads), precision, trust
-    source = resolve(bundle, revision)
+    source = located(bundle, revision)
     before = source.state()
     source = resolve(source)
     try:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bundle.staging import signals_to
 from ..errors import InputError, cut
 from .connection import limited_protocol
 from .grpc_front import GrpcFront
@@ -54,7 +55,8 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
         raise InputError(f"cannot listen on {cut(host)}: {error}; use an address of this machine") from error
     with port:
         try:
-            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
+            if os.name != "nt":  # where the option would let other programs take the port
+                port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
             port.bind(address)
             if listens:
                 port.listen(2048)
@@ -205,9 +207,9 @@ async def _main(
             front.leave(0 if server.force_exit else settings.timeout)
 
     loop = asyncio.get_running_loop()
+    signals = contextlib.ExitStack()
     if parent is None:
-        for each in end_signals():
-            loop.add_signal_handler(each, leave)
+        signals.enter_context(_calling_on_signals(loop, leave))
     else:  # in a worker or thread: the parent closes the pipe, or ends
         loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
@@ -237,3 +239,18 @@ async def _main(
         await asyncio.gather(*tasks, *ends, return_exceptions=True)
         await service.drain()
         monitor.close()
+        signals.close()
+
+
+@contextlib.contextmanager
+def _calling_on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> Iterator[None]:
+    """Call ``leave`` on signals that end a service, also on Windows, whose event loops have no signal handlers."""
+    try:
+        for each in end_signals():
+            loop.add_signal_handler(each, leave)
+    except NotImplementedError:
+        names = (each.name for each in end_signals())
+        with signals_to(lambda *_: loop.call_soon_threadsafe(leave), *names):
+            yield
+    else:
+        yield

@@ -50,6 +50,8 @@ def serve(
     """
     for module in ("starlette", "uvicorn", "httptools", *(("grpc",) if settings.grpc_port is not None else ())):
         require(module, "serve", "serve bundles")
+    if settings.workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise InputError("several workers share a port, which this system does not support; use --workers 1")
     folder = local_folder(folder, settings.revision)
     list_bundles(folder)
     check_certificate(settings)

@@ -165,9 +165,11 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
 
 
 @contextmanager
-def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def command(
+    *arguments: object, python: str | Path = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """``hydrant serve`` in a separate process, once it is ready."""
-    words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
+    words = [python, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
         try:
             assert process.stdout is not None

@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import ModelCard
 from hydrant import calibrate, evaluate, export_onnx, fuse, save_bundle
-from hydrant.bundle.store import Bundle
+from hydrant.bundle.store import CALIBRATION, Bundle
 from hydrant.calib import Conformal, Coverage, FalseAlarm
 from hydrant.evaluation import EvaluationOptions
 from hydrant.evaluation.report import REPORT
@@ -147,7 +147,9 @@ def test_hostile_names_stay_in_their_place(tmp_path: Path) -> None:
     figure = {"value": 0.5, "low": None, "high": None}
     model = {"name": HOSTILE, "figures": {"ndcg": figure, "rmse": figure}}
     report = {"data": HOSTILE, "examples": 3, "models": [model, model], "verdict": [{"sentence": HOSTILE}]}
-    bundle = Bundle.open(tmp_path / "out").add({REPORT: json.dumps(report).encode()})
+    bundle = Bundle.open(tmp_path / "out")
+    report["calibration"] = bundle.digests()[CALIBRATION]
+    bundle = bundle.add({REPORT: json.dumps(report).encode()})
     data, text = parsed(replace(bundle, manifest={**bundle.manifest, "labels": [HOSTILE]}), "me/it")
     assert data["pipeline_tag"] == "text-ranking"
     assert data["model-index"][0]["results"][0]["dataset"]["name"] == HOSTILE

@@ -34,8 +34,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "engines": "__init__ gpu metadata",
         "models": """
-            __init__ layout base_card bert cross_encoder modernbert refusals vit family_registry lora checkpoint
-            functions weight_sharing graph_counts plan_cost prompts tracing.__init__
+            __init__ base_card layout bert cross_encoder modernbert refusals vit family_registry lora
+            checkpoint functions weight_sharing graph_counts plan_cost prompts tracing.__init__
             tracing.attention_blocks tracing.export_patches tracing.slices tracing.traced_model
             tracing.members zero_shot
         """,
@@ -64,10 +64,10 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.fit mahalanobis taps decisions.decision_lines features
-            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates losses heads.objectives
-            heads.masking heads.circuits heads.taylor heads.trials heads.choosing heads.plan_search heads.planning
-            ood_detectors
+            decisions.thresholds decisions.fit mahalanobis taps features decisions.calibrate_bundle
+            decisions.decision_lines heads.__init__ heads.selection heads.candidates losses
+            heads.objectives heads.masking heads.circuits heads.taylor heads.trials heads.choosing
+            heads.plan_search heads.planning ood_detectors
         """,
         "monitoring": "__init__ drift_statistics drift_monitor drift_report",
     },
@@ -86,7 +86,7 @@ FLOORS: list[dict[str, str]] = [
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
     {
-        "hub": "__init__ card_examples card_text card plain_config repository push",
+        "hub": "__init__ card_commands card_examples card_text card plain_config repository push",
         "workflow": """
             quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture

@@ -211,7 +211,7 @@ CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], Any], str]] = {
     ),
     "no network": (lambda hub, _: hub.__exit__(), "user/repo is not .* check the name, the connection"),
     "offline": (lambda _, patch: patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
-    "broken": (lambda hub, _: hub.faults.append(Fault("^HEAD", status=500, times=99)), "the Hub does not answer"),
+    "broken": (lambda hub, _: hub.faults.append(Fault("^HEAD", status=500, times=99)), "the Hub answers .* status 500"),
     "altered": (altered, r"plan\.json was altered.* `hf cache rm model/user/repo`"),
 }
 """Obstacles, and the errors of ``load``."""
@@ -278,7 +278,7 @@ def test_weights_in_a_file_of_their_own(
 def test_trust(hub: Hub, bundle: Path, tmp_path: Path) -> None:
     maker, other = (write_key(tmp_path / name, ec.generate_private_key(ec.SECP256R1())) for name in ("a.pem", "b.pem"))
     hydrant.push(bundle, NAME)
-    with pytest.raises(BundleError, match=r"has no file hydrant/hydrant\.sig; .* signed"):
+    with pytest.raises(BundleError, match="is not signed"):
         answers(NAME, trust=maker)
     folder = shutil.copytree(bundle, tmp_path / "bundle")
     hydrant.sign(folder, tmp_path / "a.pem")

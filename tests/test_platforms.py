@@ -5,6 +5,7 @@ None of this is a run on Windows or macOS (docs/reference/support.md).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hydrant import Bundle, HydrantError, load
 from hydrant.bundle import staging
@@ -21,11 +23,10 @@ from hydrant.bundle.store import new_bundle
 from hydrant.errors import BundleError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from other_system import ABSENT
 
 OLDER = Path(__file__).parent / "bundles_0_1_0"
 KEYS: dict[str, Any] = {"hydrant": "0.2.0", "family": "bert", "members": 1, "labels": ["a", "b"]}
-ABSENT = ("fcntl", "grp", "pwd", "resource", "termios")
-"""Modules of Python that Windows has not."""
 
 
 @pytest.fixture
@@ -70,28 +71,65 @@ def test_bundles_are_made_replaced_and_added_to_without_locks(tmp_path: Path, wi
     assert hidden(tmp_path) == [".out.0123456789ab.stage"], "its maker may be alive"
 
 
-WITHOUT = f"""
-import importlib, pkgutil, sys
-for name in {ABSENT}:
-    sys.modules[name] = None
-import hydrant
-rooms = ("bundle", "data", "engines", "metrics", "runtime")
-names = [info.name for info in pkgutil.walk_packages(hydrant.__path__, "hydrant.") if info.name.split(".")[1] in rooms]
-for name in [*names, "hydrant.serving.record", "hydrant.serving.server"]:
-    importlib.import_module(name)
-from hydrant.cli.main import main
-sys.exit(main(["predict", sys.argv[1], "hello world", "--backend", "onnxruntime", "--json"]))
-"""
+LIBRARIES = "msgspec,numpy,onnxruntime,PIL.Image,safetensors.numpy,subprocess,tokenizers,tqdm"
+MAKING = "accelerate,datasets,matplotlib.pyplot,onnx,onnxscript,peft,polygraphy,scipy.stats,sklearn,torch,transformers"
+SERVING = "asyncio,grpc.aio,httptools,prometheus_client,starlette.routing,uvicorn"
 
 
-def test_a_text_is_predicted_from_the_command_line_without_what_windows_lacks() -> None:
-    command = [sys.executable, "-c", WITHOUT, str(OLDER / "text")]
+def on(system: str, libraries: str, *words: object) -> list[str]:
+    """The command line of hydrant on another system, simulated."""
+    return [sys.executable, str(Path(__file__).with_name("other_system.py")), system, libraries, *map(str, words)]
+
+
+def output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_texts_are_predicted_without_what_other_systems_lack(system: str) -> None:
     with load(OLDER / "text", "onnxruntime") as predictor:
         expected = predictor.predict("hello world")
-    (row,) = json.loads(done.stdout)["predictions"]
+    words = ("predict", OLDER / "text", "hello world", "--backend", "onnxruntime", "--json")
+    (row,) = json.loads(output(on(system, LIBRARIES, *words)))["predictions"]
     assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_bundles_are_made_without_what_other_systems_lack(system: str, bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Planned, fused, tuned, exported, calibrated and verified."""
+    words = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
+    texts = [" ".join(each) for each in itertools.permutations(words, 3)][::4]
+    for name, rows in (("train", texts[:40]), ("validation", texts[40:])):
+        lines = [f"{text},{'abcde'[len(text) % 5]}" for text in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *lines, ""]))
+    data = ("--data", tmp_path / "train.csv", "--validation", tmp_path / "validation.csv")
+    options = ("--members", 2, "--budget", 1.2, "--epochs", 1, "-o", tmp_path / "out")
+    made = output(on(system, f"{LIBRARIES},{MAKING}", "make", bert_checkpoint, *data, *options))
+    assert f"wrote {tmp_path / 'out'}" in made
+    assert hidden(tmp_path) == []
+    with load(tmp_path / "out", "onnxruntime") as predictor:
+        assert predictor.predict("hello world").abstain is not None
+
+
+@pytest.mark.slow
+def test_a_service_answers_and_ends_on_a_signal_without_what_windows_lacks() -> None:
+    words = ("serve", OLDER / "text", "--port", 0, "--grpc-port", 0, "--json")
+    command = on("win32", f"{LIBRARIES},{SERVING}", *words)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        port = json.loads(line)["port"]
+        answer = httpx.post(f"http://127.0.0.1:{port}/predict", json={"inputs": ["hello world"]}, timeout=30)
+        process.terminate()
+        assert (len(answer.json()["predictions"]), process.wait(30), process.stderr.read()) == (1, 0, "")
+    done = subprocess.run([*command, "--workers", "2"], capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--workers 1" in done.stderr
 
 
 # Names

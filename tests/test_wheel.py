@@ -1,4 +1,4 @@
-"""Wheels from the checkout and from the sdist, their contents, and a serving image."""
+"""Wheels from the checkout and from the sdist, their contents, a serving image, and newer Pythons."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
+import httpx
 import hydrant
 import numpy as np
 import pytest
 import transformers
 from PIL import Image
+from serve_support import command as serving_command
 from support import random_plan
 from test_house import ROOT, SOURCES
 
@@ -96,13 +97,18 @@ def test_the_sdist_contains_tests_and_the_cpp_runner(dist: Path) -> None:
 @pytest.fixture(scope="module")
 def serving(dist: Path) -> Path:
     """Python of a fresh environment with ``hydrant-uq[onnxruntime]``."""
-    folder = dist / "serving"
-    venv.create(folder)
+    return environment(Path(sys.executable), dist / "serving", "onnxruntime", wheel(dist / "dist"))
+
+
+def environment(python: Path, folder: Path, extra: str, wheel: Path) -> Path:
+    """Python of a new environment in ``folder`` with the wheel and an extra."""
+    done = subprocess.run([python, "-m", "venv", "--without-pip", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     python = folder / "bin/python"
     first = pip(python, "numpy")
     if first.returncode:
         pytest.skip(f"no package index is reachable: {(first.stderr.strip().splitlines() or ['?'])[-1]}")
-    done = pip(python, f"hydrant-uq[onnxruntime] @ {wheel(dist / 'dist').as_uri()}")
+    done = pip(python, f"hydrant-uq[{extra}] @ {wheel.as_uri()}")
     assert done.returncode == 0, done.stderr
     return python
 
@@ -154,3 +160,44 @@ def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str,
     shown = run([command, "inspect", bundles["bert"]], tmp_path)
     assert "graph         model.fp32.onnx: precision fp32;" in shown
     assert "PROBLEM" not in shown
+
+
+# Newer Pythons
+
+PIPELINE = """
+import sys, hydrant
+with hydrant.pipeline(*sys.argv[1:2], backend="onnxruntime") as classify:
+    print(classify(sys.argv[2])[0]["score"])
+"""
+
+
+def interpreter(version: str) -> Path:
+    """A Python of this version: on the PATH, or installed by pyenv or uv; the test is skipped without one."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv/python"))
+    installed = [path for root in (pyenv, uv) for path in root.glob(f"*{version}.*/bin/python{version}")]
+    for python in filter(None, [shutil.which(f"python{version}"), *sorted(installed)]):
+        done = subprocess.run([python, "-c", "import ctypes, ssl, venv"], capture_output=True, check=False)
+        if done.returncode == 0:  # pyenv has commands on the PATH for versions that are not active
+            return Path(python)
+    pytest.skip(f"Python {version} is neither on the PATH nor installed by pyenv or uv")
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_newer_pythons_predict_and_serve(
+    version: str, dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = environment(interpreter(version), tmp_path / "env", "serve", wheel(dist / "dist"))
+    bundle, text = CHECKOUT / "tests/bundles_0_1_0/text", "hello world"
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        expected = predictor.predict(text).confidence[0]
+    done = run([python.with_name("hydrant"), "predict", bundle, text, "--json"], tmp_path)
+    scores = [
+        json.loads(done)["predictions"][0]["confidence"],
+        float(run([python, "-c", PIPELINE, bundle, text], tmp_path)),
+    ]
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with serving_command(bundle, python=python) as (_, ready):
+        answer = httpx.post(f"http://127.0.0.1:{ready['port']}/predict", json={"inputs": [text]}).json()
+    scores.append(answer["predictions"][0]["confidence"])
+    np.testing.assert_allclose(scores, expected, atol=1e-6)

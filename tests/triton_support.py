@@ -180,6 +180,7 @@ def make_environment(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     packages = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--retries", "0"]
+    pip.append("--only-binary=:all:")  # NumPy 1 has no wheels for Python 3.13 and takes minutes to compile
     done = subprocess.run([*pip, "--target", packages, *WHEELS], check=False, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"the package index has no Triton: {done.stderr.strip().splitlines()[-1]}")

@@ -46,6 +46,8 @@ class MakeReport:
     def stored(self) -> dict[str, Any]:
         """Return the reproducible report for the bundle, without seconds and folders."""
         stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
+        if html := stages.get("evaluate", {}).get("html"):
+            stages["evaluate"]["html"] = Path(html).name
         return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
 
 

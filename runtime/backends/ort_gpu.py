@@ -46,7 +46,7 @@ class OnnxRuntimeCudaBackend(Backend):
         if self.provider not in ort.get_available_providers():
             raise BackendError(
                 f"onnxruntime {ort.__version__} has no {self.provider}: this build is for the CPU; "
-                "pip uninstall onnxruntime, then pip install 'hydrant-uq[gpu]'"
+                "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'hydrant-uq[gpu]'"
             )
         self._ort = ort
         graph, chosen = graph_file(bundle, self.name, PRECISIONS, precision)
@@ -104,7 +104,7 @@ class OnnxRuntimeCudaBackend(Backend):
             reason = _load_error(self._ort, self.library) or "its library loads, so the GPU or driver is the cause"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{reason}; pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
+                f"{reason}; install NVIDIA's driver and 'hydrant-uq[gpu]', or use a CPU backend such as onnxruntime"
             )
         return session
 

@@ -17,7 +17,7 @@ from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import form_used
 from ...bundle.graphs import check_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.signature import SIGNATURE
+from ...bundle.signature import SIGNATURE, signature_file
 from ...bundle.store import Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
@@ -215,7 +215,8 @@ def batching(settings: TritonSettings) -> dict[str, Any]:
 
 def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
     """Every file of a bundle under a folder, with checked digests, and its manifest and signature."""
-    paths = {name: bundle.path / name for name in (MANIFEST, SIGNATURE) if (bundle.path / name).is_file()}
+    signature = signature_file(bundle)
+    paths = {MANIFEST: bundle.path / MANIFEST, **({} if signature is None else {SIGNATURE: signature})}
     paths |= {name: bundle.file(name) for name in bundle.manifest["files"]}
     return {f"{folder}/{name}": path for name, path in paths.items()}
 

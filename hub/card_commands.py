@@ -1,0 +1,58 @@
+"""The commands that made a bundle, as far as it records them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ..bundle.calibration import ABSTAIN, OOD, Calibration
+from ..bundle.density_file import Density
+from ..bundle.store import Bundle, onnx_name
+from ..evaluation.report import StoredEvaluation
+
+MAKE_REPORT = "reports/make.json"
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+TARGETS = {"coverage": "--coverage", "risk": "--risk", "false_alarm": "--false-alarm"}
+
+
+def command_lines(
+    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, base: str | None
+) -> list[str]:
+    """Commands in their order; data by the names of their files."""
+    plan, tuned = bundle.plan(), bundle.manifest.get("fusion", {}).get("tuned")
+    planned, fitted = plan.provenance, calibration.fitted or {}
+    source, seed = base or "CHECKPOINT", {"--seed": planned.get("seed")}
+    density = Density.of(bundle)
+    training = None if density is None else density.to_json().get("data")
+    if bundle.has(MAKE_REPORT):
+        tested = {} if evaluation is None else {"--test": evaluation.data, "--test-ood": evaluation.ood}
+        data = {"--data": training, "--validation": planned.get("data"), "--ood": fitted.get("ood"), **tested}
+        return [_line("make", [source], {**data, "--members": bundle.members, **seed, "-o": "out/"})]
+    heads = {"--method": plan.method, "--data": planned.get("data"), "--members": bundle.members}
+    fork = {"--fork-from": plan.fork} if 0 < plan.fork < plan.layers else {}
+    lines = [
+        _line("plan", [source], {**heads, **fork, **seed, "-o": "plan.json"}),
+        _line("fuse", [source], {"--plan": "plan.json", "-o": "out/"}),
+    ]
+    if isinstance(tuned, Mapping):
+        lines.append(_line("tune", ["out/"], {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}))
+    graphs = [kind for kind in PRECISIONS if bundle.has(onnx_name(kind))]
+    lines += [_line("export", ["out/"], {"--precision": kind if kind != "fp32" else None}) for kind in graphs]
+    if fitted:
+        targets = {
+            TARGETS[goal]: value
+            for name in (ABSTAIN, OOD)
+            if (threshold := calibration.thresholds.get(name)) is not None
+            for goal, value in threshold.target.items()
+            if goal in TARGETS
+        }
+        data = {"--data": fitted.get("data"), "--ood": fitted.get("ood"), "--fit": training}
+        lines.append(_line("calibrate", ["out/"], {**data, **targets, "--seed": fitted.get("seed")}))
+    return lines
+
+
+def _line(verb: str, words: list[str], options: Mapping[str, Any]) -> str:
+    """One command, without the options that have no value."""
+    given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
+    return " ".join(["hydrant", verb, *(shlex.quote(" ".join(word.split())) for word in [*words, *given])])
