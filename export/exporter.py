@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,13 @@ def _exported_traced(
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
-    original, temperatures = load_original(bundle, architecture), Calibration.of(bundle).temperatures
-    opset = 22 if precision == "bf16" else OPSET
-    network = traced_network(original, architecture, bundle.plan(), facts, opset)
+    opset, temperatures = 22 if precision == "bf16" else OPSET, Calibration.of(bundle).temperatures
+    network = traced_network(load_original(bundle, architecture), architecture, bundle.plan(), facts, opset)
+    gc.collect()  # the original, which refers to itself
+    keep = precision != "fp32"  # the network beside the finished graph
 
     def finish(network: onnx.ModelProto) -> onnx.ModelProto:
-        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs)
+        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs, keep)
 
     islands = quantised = None
     try:

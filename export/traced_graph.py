@@ -6,18 +6,20 @@ with that member's tensors. Equal tensors, then equal nodes are merged, so that 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import helper
 from torch import Tensor, nn
 
 from ..bundle.head_plan import HeadPlan
@@ -29,7 +31,7 @@ from ..models.tracing.slices import differing
 from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph
-from .onnx_file import open_graph
+from .onnx_file import open_file
 from .task_heads import task_head, task_outputs
 
 log = logging.getLogger(__name__)
@@ -46,15 +48,21 @@ def traced_network(
 ) -> onnx.ModelProto:
     """Graph of the members without the task's head, compared with PyTorch if ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
+    import onnx_ir as ir
+
     members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
     if architecture.modality == "audio":
         prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
         longest = MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
     alike = differing(plan.members).values()
     parts = [(_exported(members[same[0]], architecture, longest, opset), same) for same in alike]
-    slim = _simplified(_joined(parts, members, architecture, opset))
+    weights: dict[str, Any] = {}
+    slim = _simplified(_joined(parts, members, architecture, opset, weights), weights)
     _compare(slim, members, architecture)
-    return slim
+    proto: onnx.ModelProto = ir.to_proto(slim)
+    for value in slim.graph.initializers.values():
+        value.const_value = None  # onnxscript's rules refer to the last graph
+    return proto
 
 
 def finished(
@@ -64,10 +72,13 @@ def finished(
     temperature: float | Sequence[float],
     facts: Mapping[str, str],
     emit: bool,
+    keep: bool = True,
 ) -> onnx.ModelProto:
-    """The network with the task's head, outputs and metadata."""
-    model, graph = onnx.ModelProto(), Graph()
-    model.CopyFrom(network)
+    """The network with the task's head, outputs and metadata; a copy if ``keep`` is true."""
+    model, graph = network, Graph()
+    if keep:
+        model = onnx.ModelProto()
+        model.CopyFrom(network)
     task_head(graph, LOGITS, members, members, architecture, temperature, emit)
     graph.add_to(model.graph)
     _finish(model, architecture, members if emit else None, facts)
@@ -88,9 +99,10 @@ class _Member(nn.Module):
         return logits, last, *layers
 
 
-def _exported(member: nn.Module, architecture: Traced, longest: int, opset: int) -> onnx.ModelProto:
-    """Export one member with torch's exporter, for inputs up to ``longest``."""
-    import onnx_ir as ir
+def _exported(
+    member: nn.Module, architecture: Traced, longest: int, opset: int
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Export one member with torch's exporter, for inputs up to ``longest``; weights are apart."""
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
@@ -108,14 +120,25 @@ def _exported(member: nn.Module, architecture: Traced, longest: int, opset: int)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
             replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
-            proto: onnx.ModelProto = ir.to_proto(written.model)
+            parts = _apart(written.model)
     except UnsupportedModelError:
         raise
     except Exception as error:  # the exporter's stages raise many types
         problem = f"torch's exporter cannot write {architecture.model_class} as ONNX"
         raise UnsupportedModelError(f"{problem} ({type(error).__name__}: {cut(error, 200)}); {REMEDY}") from error
     log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
-    return proto
+    return parts
+
+
+def _apart(model: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The model without its weights, and the weights by name, which are not copied."""
+    import onnx_ir as ir
+
+    weights: dict[str, Any] = {}
+    for name, value in model.graph.initializers.items():
+        weights[name] = tensor = value.const_value
+        value.const_value = ir.ExternalTensor(name, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
+    return ir.to_proto(model), weights
 
 
 def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -> None:
@@ -159,17 +182,27 @@ def _quiet() -> Iterator[None]:
 
 
 def _joined(
-    parts: Sequence[tuple[onnx.ModelProto, list[int]]],
+    parts: Sequence[tuple[tuple[onnx.ModelProto, Mapping[str, Any]], list[int]]],
     members: Sequence[nn.Module],
     architecture: Traced,
     opset: int,
+    weights: dict[str, Any],
 ) -> onnx.ModelProto:
-    """Copy all members into one graph, each with its own tensors."""
+    """Copy all members into one graph; add their tensors to ``weights``, shared ones once."""
     graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
-    outputs: dict[int, list[str]] = {}
-    for proto, same in parts:
+    outputs, shared = dict[int, list[str]](), dict[Any, str]()
+    for (proto, constants), same in parts:
         for member in same:
-            outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
+            names = {value.name: name for value, name in zip(proto.graph.input, architecture.input_names, strict=True)}
+            tensors = {**constants, **_state(members[member])}
+            for entry in proto.graph.initializer:
+                name, tensor = f"m{member}.{entry.name}", tensors[entry.name]
+                names[entry.name] = shared.setdefault(_place(tensor), name)
+                if names[entry.name] == name:
+                    weights[name] = _contiguous(tensor)
+                    graph.initializer.append(entry)
+                    graph.initializer[-1].name = name
+            outputs[member] = _add(graph, proto, names, f"m{member}.")
     added_nodes, each = Graph(), architecture.every_token
     order = [outputs[member] for member in range(len(members))]
     wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
@@ -191,20 +224,30 @@ def _joined(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
-def _add(
-    graph: onnx.GraphProto, proto: onnx.ModelProto, member: nn.Module, prefix: str, inputs: Sequence[str]
-) -> list[str]:
-    """Add a member's nodes and tensors under a prefix; return the names of its logits and vectors."""
-    names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
+def _state(member: nn.Module) -> dict[str, Any]:
+    """A member's parameters and buffers as tensors of onnx_ir."""
+    from onnx_ir.tensor_adapters import TorchTensor
+
     state: dict[str, Tensor] = dict(member.named_parameters(prefix="member", remove_duplicate=False))
     state |= dict(member.named_buffers(prefix="member", remove_duplicate=False))
-    for tensor in proto.graph.initializer:
-        entry = graph.initializer.add()
-        entry.CopyFrom(tensor)
-        if tensor.name in state:
-            own = state[tensor.name].detach().cpu().numpy()
-            entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
-        entry.name = f"{prefix}{tensor.name}"
+    return {name: TorchTensor(tensor.detach(), name) for name, tensor in state.items()}
+
+
+def _place(tensor: Any) -> Any:
+    """The memory of a tensor, which members share below the fork."""
+    raw = tensor.raw
+    return (raw.data_ptr(), raw.dtype, raw.shape, raw.stride()) if isinstance(raw, Tensor) else id(tensor)
+
+
+def _contiguous(tensor: Any) -> Any:
+    import onnx_ir as ir
+
+    array = tensor.numpy()
+    return tensor if array.flags.c_contiguous else ir.Tensor(np.ascontiguousarray(array))
+
+
+def _add(graph: onnx.GraphProto, proto: onnx.ModelProto, names: Mapping[str, str], prefix: str) -> list[str]:
+    """Add a member's nodes under a prefix; return the names of its logits and vectors."""
     for node in proto.graph.node:
         copied = graph.node.add()
         copied.CopyFrom(node)
@@ -233,8 +276,8 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [inner for each in attributes for inner in ([each.g] if each.HasField("g") else each.graphs)]
 
 
-def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization what it is.
+def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
+    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization: an ``onnx_ir.Model``.
 
     ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
     """
@@ -243,42 +286,41 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxscript import optimizer, rewriter
     from onnxscript.rewriter.rules.fusion._layer_norm import layer_normalization_rules
 
-    _merge_tensors(model)
     inner = ir.from_proto(model)
+    for name, tensor in weights.items():
+        inner.graph.initializers[name].const_value = tensor
     passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
+        common.DeduplicateHashedInitializersPass()(inner)
         ir.passes.PassManager(passes, steps=4)(inner)
-        for node in inner.graph:  # transposed weights get names that tell their layer
-            weight = node.inputs[0] if node.op_type == "Transpose" else None
-            if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
-                node.outputs[0].name = f"{weight.name}.transposed"
+        _transpose(inner.graph)
         optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
         rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
         ir.passes.Sequential(*passes)(inner)
-    slim: onnx.ModelProto = ir.to_proto(inner)
-    _merge_tensors(slim)
-    return slim
+        common.DeduplicateInitializersPass()(inner)
+    return inner
 
 
-def _merge_tensors(model: onnx.ModelProto) -> None:
-    """Store equal tensors once."""
-    first: dict[Any, str] = {}
-    other: dict[str, str] = {}
-    stored = model.graph.initializer
-    for tensor in stored:
-        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).digest()
-        other[tensor.name] = first.setdefault(key, tensor.name)
-    for place in reversed(range(len(stored))):
-        if other[stored[place].name] != stored[place].name:
-            del stored[place]
+def _transpose(graph: Any) -> None:
+    """Replace transposed matrices by weights that are computed when read, named after their layer."""
+    import onnx_ir as ir
 
-    def replace(nodes: Any) -> None:
-        for node in nodes:
-            node.input[:] = [other.get(name, name) for name in node.input]
-            for inner in _graphs_within(node):
-                replace(inner.node)
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
+            name, axes, kind = f"{weight.name}.transposed", node.attributes.get_ints("perm", (1, 0)), weight.dtype
+            shape = ir.Shape([weight.shape[axis] for axis in axes])
+            compute = partial(_transposed, weight.const_value, axes)
+            tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
+            value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
+            node.outputs[0].replace_all_uses_with(graph.initializers.setdefault(name, value))
+            graph.remove(node, safe=True)
 
-    replace(model.graph.node)
+
+def _transposed(tensor: Any, axes: Sequence[int]) -> Any:
+    import onnx_ir as ir
+
+    return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(axes)))
 
 
 def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
@@ -308,11 +350,15 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
     helper.set_model_props(model, dict(sorted(facts.items())))
 
 
-def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
+def _compare(model: Any, members: Sequence[nn.Module], architecture: Traced) -> None:
     """Compare the members' graph with PyTorch, on other sizes than at export."""
+    import onnx_ir as ir
+
     name, worst = architecture.model_class, 0.0
     try:
-        session = open_graph(model, "compare the graph with PyTorch")
+        with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+            ir.save(model, Path(folder) / "model.onnx", external_data="model.data")  # in memory only once, by mapping
+            session = open_file(Path(folder) / "model.onnx", "compare the graph with PyTorch")
         for batch in probes(architecture)[:2]:
             with torch.no_grad():
                 expected = torch.stack([run_member(member, architecture, batch)[0] for member in members]).numpy()

@@ -92,7 +92,13 @@ def test_a_fully_made_bundle(made: Path) -> None:
     assert values["accuracy"] == round(stored["models"][0]["figures"]["accuracy"]["value"], 6)
     assert {metric["type"] for metric in ood["metrics"]} == {"auroc", "fpr95"}
     assert stored["verdict"][0]["sentence"] in text
-    for words in ("answers each input with probability 0.5", "(n = 24)", "probability 0.8 or more", 'load("me/tiny")'):
+    for words in (
+        "at least 50.0% of new inputs",
+        "(n = 24)",
+        "probability 0.8 or more",
+        'load("me/tiny")',
+        "hydrant fuse",
+    ):
         assert words in text
 
 
@@ -155,6 +161,6 @@ def test_hostile_names_stay_in_their_place(tmp_path: Path) -> None:
     assert data["model-index"][0]["results"][0]["dataset"]["name"] == HOSTILE
     assert "license" not in data
     assert not re.search("<script|\u202e|^(---|license)", text, flags=re.MULTILINE)
-    assert text.count("\n```") == 6
+    assert text.count("\n```") == 8
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}

@@ -209,7 +209,7 @@ CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], Any], str]] = {
         lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong"),
         "rejects the access token .* user/repo .*HF_TOKEN",
     ),
-    "no network": (lambda hub, _: hub.__exit__(), "user/repo is not .* check the name, the connection"),
+    "no network": (lambda hub, _: hub.__exit__(), "user/repo is not .* check the name and the connection"),
     "offline": (lambda _, patch: patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
     "broken": (lambda hub, _: hub.faults.append(Fault("^HEAD", status=500, times=99)), "the Hub answers .* status 500"),
     "altered": (altered, r"plan\.json was altered.* `hf cache rm model/user/repo`"),

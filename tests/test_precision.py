@@ -218,6 +218,25 @@ def test_external_data_is_removed_with_its_graph(text: Path, monkeypatch: pytest
         assert predictor.predict(feeds("bert")).probabilities.shape == (4, 5)
 
 
+def test_a_written_graph_is_protobuf_s_own_serialization(text: Path) -> None:
+    model = onnx.load(str(export_onnx(text)))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(2.0**20), "large"))
+    whole = model.SerializeToString(deterministic=True)
+    assert b"".join(onnx_file.pieces(model)) == whole
+    assert max(map(len, onnx_file.pieces(model))) == 2**23, "one weight at a time"
+
+
+@pytest.mark.parametrize("width", [8, 3000])  # weights that the checker reads, and others
+def test_an_invalid_graph_is_not_written(width: int, tmp_path: Path) -> None:
+    helper, real = onnx.helper, onnx.TensorProto.FLOAT
+    values = [helper.make_tensor_value_info(name, real, ["batch", size]) for name, size in (("x", 9), ("y", width))]
+    weight = onnx.numpy_helper.from_array(np.zeros((8, width), np.float32), "weight")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "weight"], ["y"])], "g", [values[0]], [values[1]])
+    graph.initializer.append(weight)
+    with pytest.raises(onnx.shape_inference.InferenceError, match="Incompatible dimensions"):
+        onnx_file.write_model(helper.make_model(graph, ir_version=10), tmp_path / "model.onnx")
+
+
 def test_microbatches_equal_the_whole_batch(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.zeros((100, 8), np.int64)
     assert microbatch.Microbatch(None, 2.5).chunk({"input_ids": ids}) == 40  # 800 rows / (8 tokens · 2.5 streams)
