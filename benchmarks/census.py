@@ -2,20 +2,24 @@
 
     python benchmarks/census.py            # examine classes missing in docs/reference/census.md, and update its tables
 
-Each class is fused with ``traced=True``, exported, and run by ONNX Runtime. Each member is compared with the original
-model whose output projections are 0 for the pruned heads. ``WRONG`` is an accepted class whose outputs differ.
+Each class is fused with ``traced=True``, exported in FP32, FP16 and INT8, and run by ONNX Runtime. In every precision
+each member is compared with the original model whose output projections are 0 for the pruned heads; ``WRONG`` is an
+accepted graph whose outputs differ. TensorRT-RTX compiles the FP16 graph.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import random
 import re
 import signal
 import tempfile
+import textwrap
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,141 +29,32 @@ import numpy as np
 import onnxruntime
 import torch
 import transformers
+from census_models import build
+from hydrant.data.check_inputs import synthetic_batches
+from hydrant.data.images import KIND
+from hydrant.data.images import KINDS as IMAGES
 from hydrant.errors import HydrantError
+from hydrant.export import export
 from hydrant.export.graph_form import GraphForm
+from hydrant.metrics.gates import TOLERANCES
 from hydrant.models.tracing.members import probes, trace
 from hydrant.models.tracing.traced_model import prepared, traceable
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 PAGE = harness.ROOT / "docs" / "reference" / "census.md"
 
-SMALL: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "d_model", "dim", "n_embd", "emb_dim", "embed_dim", "attention_hidden_size"), 64),
-    **dict.fromkeys(
-        ("num_hidden_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers", "num_layers", "num_blocks"), 2
-    ),
-    **dict.fromkeys(
-        ("num_attention_heads", "n_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads"), 8
-    ),
-    **dict.fromkeys(
-        ("intermediate_size", "hidden_dim", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner", "d_ff"), 128
-    ),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 128),
-    "num_key_value_heads": 4, "vocab_size": 300, "image_size": 32, "patch_size": 8, "head_dim": 8, "d_head": 8,
-    "d_kv": 8, "attention_window": 8, "embedding_size": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "sliding_window": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32, "rotary_dim": 8, "entity_vocab_size": 50, "entity_emb_size": 32,
-}  # fmt: skip
-"""Sizes for every configuration with these fields."""
-
-OWN: dict[str, dict[str, Any]] = {
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
-                   "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False},
-    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
-    "falcon": {"num_kv_heads": 8, "new_decoder_architecture": True, "head_dim": None},
-    "esm": {"position_embedding_type": "rotary", "mask_token_id": 3, "vocab_size": 300},
-    "esmc": {"num_key_value_heads": 8},
-    "xlnet": {"max_position_embeddings": None},
-    "squeezebert": {"embedding_size": 64},
-    "gemma3": {
-        "text_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
-                        "head_dim": 8, "intermediate_size": 128, "vocab_size": 300, "sliding_window": 16,
-                        "max_position_embeddings": 128, "query_pre_attn_scalar": 8},
-        "vision_config": {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8, "intermediate_size": 128,
-                          "image_size": 32, "patch_size": 8},
-        "mm_tokens_per_image": 16, "boi_token_index": 290, "eoi_token_index": 291, "image_token_index": 292,
-    },
-    "ministral": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
-    "funnel": {"num_blocks": None, "num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": None,
-               "num_decoder_layers": 1},
-    "gpt_neo": {"num_layers": 2, "attention_types": [[["global"], 2]], "window_size": 16},
-    "gptj": {"rotary_dim": 8},
-    "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
-    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10}, "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
-    "beit": {"use_relative_position_bias": True},
-    "data2vec-vision": {"use_relative_position_bias": True},
-    "cvt": {"image_size": 64, "embed_dim": [32, 64, 64], "num_heads": [2, 4, 8], "depth": [1, 1, 1],
-            "patch_size": None},
-    "levit": {"image_size": 64, "patch_size": 16, "hidden_sizes": [64, 64, 64], "num_attention_heads": [4, 4, 4],
-              "depths": [1, 1, 1], "key_dim": [8, 8, 8]},
-    "hiera": {"image_size": [32, 32], "patch_size": [7, 7], "embed_dim": 32, "depths": [1, 1, 1, 1],
-              "num_heads": [2, 4, 8, 8]},
-    "mobilevit": {"image_size": 64, "hidden_sizes": [32, 48, 64], "patch_size": 2, "num_attention_heads": 4},
-    "mobilevitv2": {"image_size": 64, "patch_size": 2},
-}  # fmt: skip
-"""Additional or different fields by model type."""
-
-LATENT = {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
-          "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
-          "qk_head_dim": 16}  # fmt: skip
-"""Fields for attention with latent keys and values."""
-
-OWN |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "axk1", "axk2", "minicpm3", "mistral4"), LATENT)
-
-WINDOWS = {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8], "window_size": 4}
-PYRAMID = {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
-           "depths": [1, 1, 1, 1]}  # fmt: skip
-VISION = {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-                            "intermediate_size": 128, "image_size": 32, "patch_size": 8}}  # fmt: skip
-OWN |= dict.fromkeys(("swin", "swinv2", "donut-swin"), WINDOWS)
-OWN |= dict.fromkeys(("pvt", "pvt_v2"), PYRAMID) | {"segformer": {**PYRAMID, "patch_sizes": [7, 3, 3, 3]}}
-OWN |= dict.fromkeys(("siglip", "clip", "metaclip_2"), VISION)
-
-SOUND = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2,
-         "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 24}  # fmt: skip
-"""Fields for waveform models."""
-
-OWN |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "sew", "sew-d"), SOUND)
-OWN |= {
-    "data2vec-audio": {**SOUND, "conv_pos_kernel_size": 9},
-    "wav2vec2-conformer": SOUND,
-    "wav2vec2-bert": {"conv_depthwise_kernel_size": 7},
-    "whisper": {"num_mel_bins": 16, "max_source_positions": 40},
-    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
-}
-
-LARGEST = 6e7  # Maximum parameters of a built model
+LARGEST_DIFFERENCE = 1e-4  # of a member's probability in FP32
 
 
 class Late(Exception):  # noqa: N818 - a timeout
     """Time limit of a class exceeded."""
-
-
-def build(kind: str, model_type: str, class_name: str) -> Any:
-    """Build a tiny random model of a class, with nonzero biases and tables."""
-    configuration = CONFIG_MAPPING[model_type]
-    usual = configuration()
-    sizes = {
-        name: size
-        for name, size in SMALL.items()
-        if hasattr(usual, name)
-        and isinstance(getattr(usual, name), int | None)
-        and (getattr(usual, name) is not None or name in ("num_key_value_heads", "pad_token_id"))
-    }
-    if kind == "image" and isinstance(getattr(usual, "num_heads", None), list | tuple):
-        sizes = {"image_size": 64}
-    own = {**sizes, **OWN.get(model_type, {}), "num_labels": 5}
-    config = configuration(**{name: size for name, size in own.items() if size is not None})
-    if getattr(config, "layer_types", None) and len(config.layer_types) > 2 and hasattr(config, "num_hidden_layers"):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
-    cls = getattr(transformers, class_name)
-    with torch.device("meta"):
-        parameters = sum(weight.numel() for weight in cls(config).parameters())
-    if parameters > LARGEST:
-        raise ValueError(f"too large: {parameters / 1e6:.0f} million parameters")
-    torch.manual_seed(0)
-    model = cls(config).eval().float()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.03)
-    return model
 
 
 def half(architecture: Any) -> hydrant.HeadPlan:
@@ -188,28 +83,97 @@ def without(model: Any, blocks: Any, keep: Any) -> Any:
 
 
 def through(model: Any, folder: Path) -> dict[str, Any]:
-    """Fuse, export and compare one model; return form, blocks, heads and the largest difference of probabilities."""
+    """Fuse, export and compare one model; return its form, blocks, heads, and the results of each precision."""
     original, model = model, prepared(copy.deepcopy(model))
     architecture = trace(model)
     plan = half(architecture)
     ensemble = hydrant.fuse(model, plan, traced=True)
     bundle = hydrant.save_bundle(ensemble, folder, None, tensors_only=True)
-    path = hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst = 0.0
     originals = [without(original, architecture.blocks, keep) for keep in plan.members]
-    for batch in probes(architecture):
-        ours = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
-        real = batch["attention_mask"].numpy() > 0 if architecture.every_token else slice(None)
-        for member, single in enumerate(originals):
-            with torch.no_grad():
-                expected = single(**batch).logits.softmax(-1).numpy()
-            difference = np.abs(ours[:, member] - expected)[real].max()
-            worst = max(worst, float(difference if np.isfinite(difference) else np.inf))
+
+    def compared(path: Path) -> float:
+        """Largest difference of the members' probabilities from the originals'."""
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        worst = 0.0
+        for batch in probes(architecture):
+            ours = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+            real = batch["attention_mask"].numpy() > 0 if architecture.every_token else slice(None)
+            for member, single in enumerate(originals):
+                with torch.no_grad():
+                    expected = single(**batch).logits.softmax(-1).numpy()
+                difference = np.abs(ours[:, member] - expected)[real].max()
+                worst = max(worst, float(difference if np.isfinite(difference) else np.inf))
+        return worst
+
     block = architecture.blocks[-1]
+    worst = compared(hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True)))
     facts = {"form": ensemble.architecture.form, "blocks": architecture.layers, "heads": block.heads,
              "groups": block.groups, "distance": architecture.width > 0, "difference": worst}  # fmt: skip
-    return {**facts, "result": "passes" if worst <= 1e-4 else "WRONG"}
+    if worst > LARGEST_DIFFERENCE:
+        return {**facts, "result": "WRONG"}
+    return {**facts, "result": "passes", **lower(bundle, architecture, compared)}
+
+
+def lower(bundle: hydrant.Bundle, architecture: Any, compared: Callable[[Path], float]) -> dict[str, str]:
+    """Cells of FP16, INT8 and TensorRT-RTX."""
+
+    def attempt(step: Callable[[], str]) -> str:
+        try:
+            return step()
+        except Late:
+            raise
+        except Exception as error:
+            fault = "no" if isinstance(error, HydrantError) else f"FAULT: {type(error).__name__}"
+            return _short(f"{fault}: {error}".replace(str(bundle.path), "the bundle"))
+
+    def exported(precision: str, data: Any = None) -> str:
+        report = export(bundle, precision, GraphForm(member_outputs=True), data=data)
+        worst = compared(report.path)
+        # the mean of two members passed the gate, so one may differ twice as much
+        cell = f"{worst:.0e}" if worst <= 2 * TOLERANCES[precision].probability else f"WRONG: {worst:.0e}"
+        return f"{cell}, {100 * report.quantised.share:.0f} %" if report.quantised else cell
+
+    def compiled() -> str:
+        facts = hydrant.build_engine(bundle, "tensorrt-rtx", "fp16").facts
+        reasons = "; ".join(f"{count} × {why}" for why, count in facts.unfusable.items())
+        return _short(f"{min(facts.fused)}/{facts.attention_blocks}{': ' * bool(reasons)}{reasons}")
+
+    fp16 = attempt(lambda: exported("fp16"))
+    int8 = attempt(lambda: exported("int8", ready(architecture, bundle.path.parent / "ready.npz")))
+    return {"fp16": fp16, "int8": int8, "rtx": attempt(compiled)}
+
+
+def ready(architecture: Any, path: Path) -> Path:
+    """File of 128 synthetic inputs, which calibrate and check INT8."""
+    batches = synthetic_batches(architecture, 128, 5)
+    longest = np.max([batch[name].shape for batch in batches for name in batch], axis=0)[1:]
+    padded = {
+        name: [np.pad(row, [(0, most - size) for most, size in zip(longest, row.shape, strict=True)])
+               for batch in batches for row in batch[name]]
+        for name in batches[0]
+    }  # fmt: skip
+    arrays = {name: np.stack(rows) for name, rows in padded.items()}
+    count = len(arrays[architecture.input_names[0]])
+    labels = np.where(arrays["attention_mask"] > 0, 0, -100) if architecture.every_token else np.zeros(count, int)
+    np.savez(path, **arrays, y=labels)
+    return path
+
+
+def cpp(kind: str, model_type: str) -> str:
+    """What the C++ runner reads for a class of transformers with the processor that transformers names for it."""
+    if kind == "audio":
+        return "no"
+    if kind == "image":
+        named = KIND.fullmatch(str((IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type) or {}).get("pil")))
+        return "images" if named and named[1] in IMAGES else "pixels"
+    try:
+        empty = getattr(transformers, TOKENIZER_MAPPING_NAMES[model_type])()  # the steps without a vocabulary
+        steps = json.loads(empty.backend_tokenizer.to_str())
+    except Exception:  # no class, or one that needs files
+        return "ids"
+    model, cuts = steps["model"]["type"], json.dumps(steps["pre_tokenizer"])
+    texts = model == "Unigram" or (model == "BPE" and "ByteLevel" in cuts)
+    return "texts" if model == "WordPiece" or (kind == "text" and texts) else "ids"
 
 
 def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str, Any]:
@@ -224,7 +188,8 @@ def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str
         except Exception as error:  # configurations raise many types
             return {**row, "result": "not built", "why": _line(error)}
         with tempfile.TemporaryDirectory() as folder:
-            return {**row, **through(model, Path(folder) / "out"), "seconds": round(time.monotonic() - began)}
+            result = through(model, Path(folder) / "out")
+            return {**row, **result, "cpp": cpp(kind, model_type), "seconds": round(time.monotonic() - began)}
     except Late:
         return {**row, "result": "late", "why": f"not finished after {limit} s"}
     except HydrantError as error:
@@ -236,8 +201,7 @@ def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str
 
 
 def _line(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}"[:300]
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 300)
 
 
 KINDS = {
@@ -248,7 +212,9 @@ KINDS = {
 }
 """Kind → heading in the page, and classes by model type."""
 
-HEADER = ["class", "result", "members", "blocks × heads", "distance", "largest difference"]
+HEADER = ["class", "result", "members", "blocks × heads", "distance", "FP32", "FP16", "INT8", "RTX", "C++"]
+FURTHER = ("fp16", "int8", "rtx", "cpp")
+NOT_RUN = "not run"
 
 Rows = dict[str, dict[str, list[str]]]  # kind → examined class → cells
 
@@ -256,12 +222,25 @@ Rows = dict[str, dict[str, list[str]]]  # kind → examined class → cells
 def cells(row: dict[str, Any]) -> list[str]:
     """Cells of one class in the page."""
     if row["result"] not in ("passes", "WRONG"):
-        return [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150].strip()}", "", "", "", ""]
+        return [_short(f"{row['result']}: {row['why']}", 150), *[""] * (len(HEADER) - 2)]
     groups = f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
     return [
         row["result"], row["form"], f"{row['blocks']} × {row['heads']}{groups}", "yes" if row["distance"] else "no",
-        f"{row['difference']:.0e}",
+        f"{row['difference']:.0e}", *[row.get(name, NOT_RUN) for name in FURTHER],
     ]  # fmt: skip
+
+
+def _short(words: str, most: int = 90) -> str:
+    """Text of a cell."""
+    return textwrap.shorten(re.sub(r"[][|<>`]", " ", words), most, placeholder=" …")
+
+
+def accepted(row: list[str]) -> list[bool]:
+    """Whether FP16 passes its gates, INT8 passes with at least 80 % in INT8, RTX compiles, and C++ reads raw inputs."""
+    fp16, int8, rtx, raw = row[-4:]
+    share = re.fullmatch(r"\de\S+, (\d+) %", int8)
+    passes = share is not None and int(share[1]) >= 80
+    return [bool(re.match(r"\de", fp16)), passes, bool(re.match(r"\d+/", rtx)), raw in ("texts", "images")]
 
 
 def table(rows_of: Rows, classes: dict[str, dict[str, str]]) -> str:
@@ -273,6 +252,10 @@ def table(rows_of: Rows, classes: dict[str, dict[str, str]]) -> str:
         forms = Counter(row[1] for row in examined.values() if row[0] == "passes")
         summary = ", ".join(f"{count} {result}" for result, count in counts.most_common()) or "none examined"
         summary += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
+        passed = [sum(each) for each in zip(*map(accepted, examined.values()), strict=True)] or [0] * len(FURTHER)
+        summary += "; FP16 {}, INT8 {}, RTX {}, C++ with raw inputs {}".format(*passed)
+        unknown = sum(NOT_RUN in row for row in examined.values())
+        summary += f"; {unknown} {NOT_RUN} beyond FP32" if unknown else ""
         lines += [f"## {title}", "", f"{len(examined)} classes: {summary}.", ""]
         lines += [harness.table(HEADER, [[name, *examined[name]] for name in sorted(examined)]), ""]
         missing = [name for name in classes[kind] if name not in examined]
@@ -308,7 +291,8 @@ def main() -> None:
     for kind in options.kind:
         for class_name, model_type in classes[kind].items():
             again = model_type in options.only
-            if (class_name in rows_of[kind] and not again) or (options.only and not again):
+            known = class_name in rows_of[kind] and NOT_RUN not in rows_of[kind][class_name]
+            if (known or options.only) and not again:
                 continue
             row = examine(kind, model_type, class_name, options.limit)
             print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
