@@ -227,13 +227,6 @@ def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], na
         Bundle.open(bundle.path)
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="absent does not exist"):
-        Bundle.open(tmp_path / "absent")
-    with pytest.raises(BundleError, match=r"hydrant\.json"):
-        Bundle.open(tmp_path)
-
-
 def test_only_what_a_command_made_is_replaced(tmp_path: Path) -> None:
     make_bundle(tmp_path / "out")
     (tmp_path / "mine").mkdir()
