@@ -292,7 +292,7 @@ def test_inputs_may_follow_options(folder: Path) -> None:
     assert "unrecognized arguments: more; see `hydrant inspect --help`" in unknown
 
 
-def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, tmp_path: Path) -> None:
     """Their file names are not texts either."""
     pictures = tmp_path / "pictures"
     for name in ("a", "b"):
@@ -302,17 +302,14 @@ def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, bert_checkp
     fresh = tmp_path / "fresh.csv"  # new texts, which cause no overlap warning
     fresh.write_text("text,label\n" + "".join(f"number {index},{'abcde'[index % 5]}\n" for index in range(25)))
     before = (bundle / "hydrant.json").read_bytes()
-    circuits = ("--method", "circuit", "--keep", "3", "-o", tmp_path / "plan.json")
     for arguments in (
         ("predict", bundle, "--input", pictures),
         ("evaluate", bundle, "--data", fresh, "--ood", pictures),
         ("calibrate", bundle, "--data", fresh, "--ood", pictures),
-        ("plan", bert_checkpoint, "--data", fresh, "--ood", pictures, *circuits),
         ("tune", bundle, "--data", fresh, "--validation", pictures),
     ):
         assert "this model reads text (str)" in error_line(run_cli(*arguments)), arguments
     assert (bundle / "hydrant.json").read_bytes() == before
-    assert not (tmp_path / "plan.json").exists()
 
 
 def test_long_work_prints_its_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

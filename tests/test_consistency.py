@@ -23,7 +23,6 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.bundle.graphs import graph_metadata
 from hydrant.bundle.staging import sha256_of
 from support import make_inputs, make_model, random_plan, run_cli
 
@@ -162,10 +161,3 @@ def test_a_graph_that_contradicts_its_bundle(name: str, exported: Path) -> None:
     inspected = run_cli("inspect", exported)
     assert inspected.returncode == 1
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
-
-
-def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
-    file = export_onnx(path)
-    expected = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
-    assert expected["hydrant.members"] == "3"
-    assert graph_metadata(file) == expected
