@@ -89,13 +89,7 @@ def test_a_fully_made_bundle(made: Path) -> None:
     assert values["accuracy"] == round(stored["models"][0]["figures"]["accuracy"]["value"], 6)
     assert {metric["type"] for metric in ood["metrics"]} == {"auroc", "fpr95"}
     assert stored["verdict"][0]["sentence"] in text
-    for words in (
-        "at least 50.0% of new inputs",
-        "(n = 24)",
-        "probability 0.8 or more",
-        'load("me/tiny")',
-        "hydrant fuse",
-    ):
+    for words in ("at least 50.0% of new inputs", "probability 0.8 or more", 'load("me/tiny")', "hydrant fuse"):
         assert words in text
 
 

@@ -295,12 +295,6 @@ def test_files_that_cannot_be_read_are_refused(kind: str, tmp_path: Path) -> Non
         read_examples(tmp_path / name, LABELS)
 
 
-def test_rows_without_a_text_are_let_through_where_asked(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"id": 1}\n{"text": "hi"}\n{"id": 3}\n')
-    assert [row.input for row in file_rows(path, missing=True)] == [None, "hi", None]
-
-
 @pytest.mark.parametrize("name", ["data.npz", "data.parquet"])
 def test_a_pipe_is_refused_where_a_file_is_read_from_its_end(name: str, tmp_path: Path) -> None:
     """Nobody writes into it, so that it would be waited for without end."""
