@@ -108,6 +108,7 @@ def test_graph_metadata_match_calibration_json(bundle: Path, data: dict[str, Pat
     assert calibration["fitted"]["data"] == "val.csv"
     assert calibration["fitted"]["ood_examples"] == 40
     assert verify(bundle, reading=Reading(examples=30)).passed
+    assert calibrate(bundle, data["val"]).calibration.conformal is None
 
 
 def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
