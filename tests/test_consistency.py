@@ -108,7 +108,7 @@ def test_inspect_reports_any_altered_file(exported: Path) -> None:
 
 
 THRESHOLD = {"abstain": {"score": "confidence", "side": "below", "value": 0.5}}
-OTHER_BUNDLES = {
+OTHER_BUNDLES: dict[str, tuple[Any, str]] = {
     "labels": (
         lambda path: forge(path, "hydrant.json", {"labels": ["LABEL_1", "LABEL_0", "LABEL_2", "LABEL_3", "LABEL_4"]}),
         "has labels 'LABEL_0', but hydrant.json says 'LABEL_1'",
