@@ -14,9 +14,10 @@ from typing import Any
 import command
 import hydrant
 import numpy as np
+import onnx
 import torch
 import transformers
-from hydrant import HeadPlan, load_zero_shot
+from hydrant import Bundle, HeadPlan, load_zero_shot
 from hydrant.data.examples import Examples
 from PIL import Image
 
@@ -253,6 +254,14 @@ def run_cli(
         env=environment,
         cwd=cwd,
     )
+
+
+def relabel(bundle: Path, target: str = "model.fp32.onnx", **metadata: str) -> None:
+    """Put a bundle's graph with other metadata into it, as ``target``."""
+    model = onnx.load(bundle / "model.fp32.onnx")
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
+    Bundle.open(bundle).add({target: model.SerializeToString()})
 
 
 def many_scans(more: int) -> bytes:

@@ -176,8 +176,6 @@ TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "polars": polars_like,
     "pyarrow": pyarrow.table,
     "pyarrow batch": pyarrow.record_batch,
-    "datasets": datasets.Dataset.from_dict,
-    "stream of datasets": lambda columns: datasets.Dataset.from_dict(columns).to_iterable_dataset(),
 }
 
 

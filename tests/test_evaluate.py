@@ -219,21 +219,6 @@ def test_report_files_and_html(
     assert left == {"reports/evaluation.json", *(f"reports/evaluation-{name}.png" for name in kept)}
 
 
-def test_names_are_escaped_in_pictures_and_pages(
-    original: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Folder names that look like formulas or hidden legend entries."""
-    formula = Path(shutil.copytree(original, tmp_path / r"a$\frac$"))
-    hidden = Path(shutil.copytree(original, tmp_path / "_hidden & <b>"))
-    page = tmp_path / "report.html"
-    draw_only(monkeypatch, "reliability")  # which shows the names
-    report = evaluate(formula, data["test"], figures=Figures(bootstrap=0), compare=[hidden], html=page)
-    assert [model.name for model in report.models] == [r"a$\frac$", "_hidden & <b>"]
-    assert Resources(page.read_text()).open == []
-    assert "_hidden &amp; &lt;b&gt;" in page.read_text()
-    assert "<b>" not in page.read_text()
-
-
 def test_all_models_are_timed_on_one_backend(
     bundle: Path, data: dict[str, Path], bert_checkpoint: Path, undrawn: None, quick: None
 ) -> None:
@@ -251,7 +236,7 @@ def test_all_models_are_timed_on_one_backend(
 def test_images_corruptions_and_thumbnails(
     vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images are corrupted in batches; a folder whose name is not text can be reported."""
+    """Images are corrupted in batches; names of folders may be no text, markup, a formula, or hidden in legends."""
     rng = np.random.default_rng(0)
     data = tmp_path / os.fsdecode(b"caf\xe9")
     for index in range(20):
@@ -260,9 +245,8 @@ def test_images_corruptions_and_thumbnails(
         name = os.fsdecode(b"%d\xff.png" % index)
         Image.fromarray(rng.integers(0, 256, (14, 12, 3), dtype=np.uint8)).save(folder / name)
     np.savez(tmp_path / "ood.npz", x=rng.integers(0, 256, (12, 12, 12, 3), dtype=np.uint8))
-    save_bundle(
-        fuse(vit_checkpoint, random_plan("vit", 2)), tmp_path / "bundle", load_processor(vit_checkpoint, "image")
-    )
+    bundle, other = tmp_path / r"a$\frac$", shutil.copytree(vit_checkpoint, tmp_path / "_hidden & <b>")
+    save_bundle(fuse(vit_checkpoint, random_plan("vit", 2)), bundle, load_processor(vit_checkpoint, "image"))
     sizes: list[int] = []
 
     def counting(images: Any, *arguments: Any) -> Any:
@@ -273,15 +257,19 @@ def test_images_corruptions_and_thumbnails(
     draw_only(monkeypatch, "noise")
     page = tmp_path / "report.html"
     figures, reading = Figures(corruptions=True, corrupted=4, bootstrap=5), Reading(batch_size=3)
-    inputs = tmp_path / "bundle", data, tmp_path / "ood.npz"
-    report = evaluate(*inputs, reading=reading, figures=figures, compare=[vit_checkpoint], html=page)
+    inputs = bundle, data, tmp_path / "ood.npz"
+    report = evaluate(*inputs, reading=reading, figures=figures, compare=[other], html=page)
     assert report.data == "caf?"
     assert sizes == [3, 1] * 5 * len(CORRUPTIONS)
     assert re.search(r"\d\?\.png", page.read_text())
     assert [(row.kind, row.severity) for row in report.models[0].noise] == [
         (kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)
     ]
+    assert [model.name for model in report.models] == [r"a$\frac$", "_hidden & <b>"]
+    assert "_hidden &amp; &lt;b&gt;" in page.read_text()
+    assert "<b>" not in page.read_text()
     resources = Resources(page.read_text())
+    assert resources.open == []
     assert sum(address.startswith("data:image/png") for address in resources.wanted) >= 6 + 4 * 8 - 8
     assert all(address.startswith("data:image/png;base64,") for address in resources.wanted)
 
