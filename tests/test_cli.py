@@ -239,32 +239,6 @@ def test_standard_input_and_files_given_as_texts(folder: Path, tmp_path: Path) -
     assert absent.stdout.splitlines()[2].startswith("b.csv")
 
 
-def test_altered_bundle_in_inspect_and_predict(folder: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = shutil.copytree(folder / "out", tmp_path / "out")
-    graph = copy / "model.fp32.onnx"
-    graph.write_bytes(graph.read_bytes()[:-7])
-    assert "was truncated or altered" in error_line(run_cli("predict", copy, "hello"))
-    inspect = run_cli("inspect", copy)
-    assert inspect.returncode == 1
-    assert "altered" in inspect.stdout
-    (copy / "hydrant.json").write_text("{")
-    assert "hydrant.json is not valid JSON" in error_line(run_cli("inspect", copy))
-
-
-def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
-    assert run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out").returncode == 0
-    assert "has no model.fp32.onnx; make it with `hydrant export" in error_line(run_cli("verify", tmp_path / "out"))
-    done = run_cli("predict", tmp_path / "out", "hello")
-    assert done.returncode == 0
-    assert "backend onnxruntime was skipped: bundle" in done.stderr
-    again = run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out", "--force", "--no-processor")
-    assert again.returncode == 0
-    assert run_cli("export", tmp_path / "out").returncode == 0
-    assert "has no processor" in error_line(run_cli("predict", tmp_path / "out", "hello"))
-
-
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_leaves_no_half_written_bundle(
     sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

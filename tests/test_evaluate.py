@@ -25,7 +25,6 @@ from hydrant import (
     Reading,
     calibrate,
     evaluate,
-    export_onnx,
     fuse,
     load,
     save_bundle,
@@ -33,7 +32,6 @@ from hydrant import (
 )
 from hydrant.bundle.calibration import Calibration
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.cli.main import main
 from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.report import EvaluationReport
@@ -44,18 +42,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support import make_tokenizer, random_plan, run_cli
+from test_calibrate import write_texts
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
-
-WORDS = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
-
-
-def write_texts(path: Path, count: int, seed: int, labels: str = "abcde") -> Path:
-    rng = np.random.default_rng(seed)
-    rows = [f"{' '.join(rng.choice(WORDS, rng.integers(1, 12)))},{rng.choice(list(labels))}" for _ in range(count)]
-    path.write_text("text,label\n" + "\n".join(rows) + "\n")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +56,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def original(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("evaluated") / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
+def original(text_bundle: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(shutil.copytree(text_bundle, tmp_path_factory.mktemp("evaluated") / "bundle"))
     calibrate(path, data["val"], data["ood"], abstain=Coverage(0.8), sets=Conformal(0.2))
     return path
 
@@ -387,27 +375,3 @@ def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
     assert facts["models"][0]["figures"]["errors.energy.aupr"]["value"] is None
     assert "–" in evaluation_text(report)
     assert Resources(page.read_text()).open == []
-
-
-@pytest.mark.slow
-def test_command_line(
-    bundle: Path,
-    data: dict[str, Path],
-    bert_checkpoint: Path,
-    tmp_path: Path,
-    undrawn: None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = tmp_path / "report.html"
-    arguments = ["--data", data["test"], "--bootstrap", 5, "--compare", bert_checkpoint]
-    done = run_cli("evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions")
-    assert done.returncode == 0, done.stderr
-    assert "100% of its 30 examples are among those that the bundle was calibrated against (ood.csv)" in done.stderr
-    for words in ("70 examples of test.csv, 30 of ood.csv", "Comparison with tiny-bert", "OOD AUROC by entropy",
-                  "Decisions", "loss gap typos", f" in {bundle} and {page}"):  # fmt: skip
-        assert words in done.stdout, words
-    assert page.is_file()
-    assert main(list(map(str, ["evaluate", bundle, *arguments, "--json"]))) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts == Bundle.open(bundle).read_json("reports/evaluation.json")
-    assert [model["name"] for model in facts["models"]] == ["bundle", "tiny-bert"]

@@ -286,23 +286,17 @@ def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> Non
 # The command line, and what is refused
 
 
-def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_the_command_line_from_a_bundle_to_labels(checkpoint: Path, data: Path, own: Path, tmp_path: Path) -> None:
+    out = own
 
     def ran(*words: object) -> str:
         done = run_cli(*words)
         assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    ran("plan", checkpoint, "--data", data / "train.csv", "--keep", 2, "--fork-from", 1, "-o", tmp_path / "plan.json")
-    ran("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out)
-    told = ran("tune", out, "--data", data / "train.csv", "--epochs", 2, "--learning-rate", 0.003)
-    assert "accuracy" in told
-    ran("export", out)
     told = ran("calibrate", out, "--data", data / "val.csv", "--fit", data / "train.csv")
     assert "one for each label" in told
     assert "for the best F1" in told
-    ran("verify", out, "--backend", "onnxruntime", "--data", data / "test.csv")
     told = ran("evaluate", out, "--data", data / "test.csv", "--ood", data / "other.csv", "--compare", checkpoint,
                "--bootstrap", 20, "--html", tmp_path / "page.html")  # fmt: skip
     for words in ("micro F1", "macro F1", "mean average precision", "OOD AUROC by energy", "greeting"):
