@@ -215,6 +215,15 @@ def make_tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
 
 
+def save_checkpoint(folder: Path, seed: int = 0) -> Path:
+    """A tiny BERT with tokenizer, saved as a Hugging Face folder; labels a, b, c, d, e."""
+    names = dict(enumerate("abcde"))
+    model = make_model("bert", seed, id2label=names, label2id={name: index for index, name in names.items()})
+    model.save_pretrained(folder)
+    make_tokenizer(folder / "source").save_pretrained(folder)
+    return folder
+
+
 OLDEST = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 13)
 """True for the oldest supported transformers (5.12), in which some test data differ."""
 

@@ -23,10 +23,7 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.bundle.graphs import graph_metadata
 from hydrant.bundle.staging import sha256_of
-from hydrant.errors import InputError
-from hydrant.export import exporter
 from support import make_inputs, make_model, random_plan, run_cli
 
 
@@ -114,18 +111,6 @@ def test_inspect_reports_any_altered_file(exported: Path) -> None:
     assert "altered" in run_cli("inspect", exported).stdout
 
 
-def test_code_in_a_checkpoint_is_never_run(bert_checkpoint: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(bert_checkpoint, tmp_path / "checkpoint")
-    config = json.loads((copy / "config.json").read_text())
-    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoTokenizer": ["evil.Tok", None]}}
-    (copy / "config.json").write_text(json.dumps(config))
-    (copy / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
-    done = run_cli("fuse", copy, "-o", tmp_path / "out", given="y\ny\n")
-    assert done.returncode == 2
-    assert "Do you wish" not in done.stdout + done.stderr
-    assert not (tmp_path / "executed").exists()
-
-
 def relabelled(**change: str | None) -> Any:
     """Change the metadata of the graph, and its digest in the manifest; ``None`` takes an entry out."""
 
@@ -176,24 +161,3 @@ def test_a_graph_that_contradicts_its_bundle(name: str, exported: Path) -> None:
     inspected = run_cli("inspect", exported)
     assert inspected.returncode == 1
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
-
-
-def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
-    file = export_onnx(path)
-    expected = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
-    assert expected["hydrant.members"] == "3"
-    assert graph_metadata(file) == expected
-
-
-def test_a_graph_of_what_changed_meanwhile_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write, changed = tmp_path / "out", exporter.write_model, "calibration.json"
-    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
-
-    def meanwhile(*given: Any) -> Any:
-        Bundle.open(path).add({changed: (path / changed).read_bytes() + b" "})
-        return write(*given)
-
-    monkeypatch.setattr(exporter, "write_model", meanwhile)
-    with pytest.raises(InputError, match=rf"{changed} was changed by another process meanwhile; run the command again"):
-        export_onnx(path)
-    assert not (path / "model.fp32.onnx").exists()
