@@ -240,24 +240,6 @@ def test_ood_data_select_the_taps_of_highest_auroc(
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
 
 
-def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:
-    done = run_cli("calibrate", bundle, "--data", data["val"], "--fit", data["test"], "--taps", "last",
-                   "--false-alarm", 0.2, "--coverage", 0.8)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "distance      3 taps: each member's last; fitted on" in done.stdout
-    facts = json.loads(run_cli("inspect", bundle, "--json").stdout)
-    assert facts["problems"] == []
-    assert facts["distance"]["taps"] == ["last.0", "last.1", "last.2"]
-    assert facts["calibration"]["thresholds"]["ood"]["target"] == {"false_alarm": 0.2}
-    assert {graph.rpartition(" ")[2] for graph in facts["graphs"].values()} == {"distance"}
-    (row,) = json.loads(run_cli("predict", bundle, "hello world", "--json").stdout)["predictions"]
-    assert row["out_of_distribution"] is (row["distance"] > facts["calibration"]["thresholds"]["ood"]["value"])
-    again = run_cli("calibrate", bundle, "--data", data["val"], "--ood-score", "energy", "--json")
-    summary = json.loads(again.stdout)
-    assert summary["thresholds"]["ood"]["score"] == "energy", "the requested score"
-    assert summary["distance"] == facts["distance"], "unchanged"
-
-
 def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

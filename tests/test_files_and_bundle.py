@@ -18,7 +18,6 @@ from hydrant.bundle.store import new_bundle
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError
 
-MARKER = "marker.json"
 MANIFEST = {"hydrant": "0", "family": "bert", "members": 2, "labels": ["no", "yes"]}
 
 

@@ -50,14 +50,6 @@ def text_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "bundle"
-    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
-    export_onnx(path)
-    return path
-
-
 def architecture(bundle: Path) -> Architecture:
     return Architecture.from_json(json.loads((bundle / "config.json").read_text()))
 
