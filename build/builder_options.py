@@ -9,13 +9,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, get_args
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture
+from ..data.audio import MOST_SECONDS
 from ..engines.metadata import MODULES, Library, Profile, Shape
 from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
 
 LARGEST = 65536  # largest size of an axis
+SAMPLES = MOST_SECONDS * 48_000  # of the longest sound at its highest rate
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")  # default GPUs of a TensorRT-RTX engine: Ampere to Blackwell
 TURING = "7.5"  # TensorRT-RTX target without float32 products, which every graph has
+
+SOUND = (80_000, 160_000)  # usual and largest number of samples: 5 and 10 seconds at 16 kHz
 
 Hardware = Literal["none", "ampere+", "same"]
 
@@ -128,38 +132,32 @@ class Range:
     most: int
 
     @classmethod
-    def parse(cls, text: str | int, option: str) -> Range:
+    def parse(cls, text: str | int, option: str, largest: int = LARGEST) -> Range:
         """Parse ``"min:opt:max"``, or one size for all three."""
         parts = str(text).split(":")
         sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
         if len(sizes) != len(parts) or len(sizes) not in (1, 3):
             raise InputError(f"{option} is {cut(text)}; expected min:opt:max, such as 1:8:32, or one size")
         result = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
-        if not 1 <= result.least <= result.best <= result.most <= LARGEST:
-            raise InputError(f"{option} is {cut(text)}; expected min:opt:max from 1 to {LARGEST}, increasing")
+        if not 1 <= result.least <= result.best <= result.most <= largest:
+            raise InputError(f"{option} is {cut(text)}; expected min:opt:max from 1 to {largest}, increasing")
         return result
 
 
 def optimization_profiles(
-    architecture: Architecture, batch: Sequence[str | int], sequence: Sequence[str | int]
+    architecture: AnyArchitecture, batch: Sequence[str | int], sequence: Sequence[str | int]
 ) -> tuple[Profile, ...]:
     """Optimization profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
-    longest = architecture.max_sequence
-    if architecture.modality == "image":
+    if fixed := _fixed_shape(architecture):
         if sequence:
-            raise InputError("--sequence is for text; images have a fixed number of tokens; omit it")
-        pixels = (architecture.channels, architecture.image_height, architecture.image_width)
-        axes: list[list[Shape]] = [[pixels] * 3] * len(batches)
+            raise InputError("--sequence is for text and waveforms; this model's inputs have a fixed size; omit it")
+        axes: list[list[Shape]] = [[fixed] * 3] * len(batches)
     else:
-        sequences = [Range.parse(text, "--sequence") for text in sequence]
-        for one in sequences:
-            if one.most > longest:
-                raise InputError(f"--sequence reaches {one.most} tokens; this model reads at most {longest}")
-        if len(sequences) not in (0, 1, len(batches)):
+        sequences = _sequences(architecture, sequence)
+        if len(sequences) not in (1, len(batches)):
             problem = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
             raise InputError(f"{problem}; expected one, or as many")
-        sequences = sequences or [Range(*(min(size, longest) for size in (8, 64, 128)))]
         sequences *= 1 if len(sequences) > 1 else len(batches)
         axes = [[(each.least,), (each.best,), (each.most,)] for each in sequences]
     profiles: list[Profile] = []
@@ -167,3 +165,27 @@ def optimization_profiles(
         least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))
         profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
     return tuple(profiles)
+
+
+def _fixed_shape(architecture: AnyArchitecture) -> Shape:
+    """Shape of one image or spectrogram; empty for texts and waveforms, which have many lengths."""
+    if architecture.modality == "image":
+        return architecture.channels, architecture.image_height, architecture.image_width
+    return architecture.spectrogram
+
+
+def _sequences(architecture: AnyArchitecture, sequence: Sequence[str | int]) -> list[Range]:
+    """Ranges of tokens, or of samples: from the shortest sound, since padding would change its result."""
+    if architecture.modality == "text":
+        longest = architecture.max_sequence
+        ranges = [Range.parse(text, "--sequence") for text in sequence]
+        for one in ranges:
+            if one.most > longest:
+                raise InputError(f"--sequence reaches {one.most} tokens; this model reads at most {longest}")
+        return ranges or [Range(*(min(size, longest) for size in (8, 64, 128)))]
+    shortest = architecture.shortest
+    ranges = [Range.parse(text, "--sequence", SAMPLES) for text in sequence]
+    for one in ranges:
+        if one.least != shortest:
+            raise InputError(f"--sequence starts at {one.least} samples; expected the shortest sound, {shortest}")
+    return ranges or [Range(shortest, *(max(shortest, size) for size in SOUND))]

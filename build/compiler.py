@@ -240,5 +240,5 @@ def _build_failure(trt: ModuleType, network: Any, graph: Path, options: Options,
     elif "emory" in text:
         remedy = "allow more memory with --workspace, or narrow --batch and --sequence"
     else:
-        remedy = "export it with --lowering grouped --attention primitive, or see the builder's messages with --log"
+        remedy = "export another precision, or a declared model with --lowering grouped --attention primitive"
     return f"{trt.__name__} {trt.__version__} cannot compile {graph.name}{place}: {cut(text, 300)}; {remedy}"

@@ -17,10 +17,12 @@ from ..bundle.graphs import check_graph
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
+from ..bundle.traced import AnyArchitecture, Traced
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
+from .attention_patterns import attention_patterns
 from .builder_options import (
     Options,
     TensorRT,
@@ -72,8 +74,9 @@ def build_engine(
             object: ``TensorRT(version_compatible=True)``, ``TensorRTForRTX(compute_capability=["8.9"])``.
         precision: precision of the graph.
         batch: batch sizes MIN:OPT:MAX of a profile, such as 1:8:32; once for each profile.
-        sequence: tokens per text MIN:OPT:MAX, such as 8:64:128; once, or once for each profile.
-        require_fused: fail unless every attention block was fused into one kernel in every profile.
+        sequence: tokens per text MIN:OPT:MAX, such as 8:64:128; once, or once for each profile. Samples for sounds.
+        require_fused: fail unless every attention block was fused into one kernel in every profile. For traced models,
+            blocks of a form without such a kernel are excepted.
         log_file: file for all messages of the builder.
         name: name of the engine (default: BACKEND-PRECISION).
         progress: shows the builder's phases.
@@ -86,7 +89,7 @@ def build_engine(
         GateError: an attention block was not fused despite ``require_fused``; nothing is written.
     """
     bundle = resolve(bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     if architecture.every_token:
         problem = f"{bundle.path} classifies tokens; engines support whole inputs only"
         raise InputError(f"{problem}; run its graph with onnxruntime or openvino")
@@ -117,6 +120,7 @@ def build_engine(
         for warning in warnings:
             log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(profiles))
+    blocks, unfusable = _attention(graph, architecture)
     targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
     facts = EngineFile(
         library=library,
@@ -132,12 +136,13 @@ def build_engine(
         hardware_compatibility=options.hardware_compatibility if isinstance(options, TensorRT) else "none",
         stripped=options.strip_weights,
         refittable=options.refit or options.strip_weights,
-        attention_blocks=architecture.layers,
+        attention_blocks=blocks,
+        unfusable=unfusable,
         layers=tuple(layers for layers, _ in counts),
         fused=tuple(fused for _, fused in counts),
     )
     if require_fused:
-        _check_fused(facts)
+        _check_fused(facts, architecture.is_declared)
     bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
     if cache is not None and compiled.timings is not None:
         _write_beside(Path(cache), compiled.timings)
@@ -174,13 +179,20 @@ def _graph(bundle: Bundle, precision: str) -> Path:
     return path
 
 
-def _check_fused(facts: EngineFile) -> None:
+def _attention(graph: Path, architecture: AnyArchitecture) -> tuple[int, dict[str, int]]:
+    """Attention blocks of a graph, and the number of those without a fused kernel by reason."""
+    return attention_patterns(graph, architecture) if isinstance(architecture, Traced) else (architecture.layers, {})
+
+
+def _check_fused(facts: EngineFile, declared: bool) -> None:
     for profile, fused in enumerate(facts.fused):
         if not facts.layers[profile]:
             problem = f"{facts.library} {facts.version} reported no layers, so fusion cannot be checked"
             raise GateError(f"{problem}; omit --require-fused; the engine was not written")
-        if fused < facts.attention_blocks:
-            problem = f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}"
-            remedy = "expected all; export with --lowering grouped --attention primitive"
-            remedy += " or another precision: FP32 attention has no fused kernel" * (facts.precision == "fp32")
+        expected = facts.attention_blocks - sum(facts.unfusable.values())
+        if fused < expected:
+            problem = f"{fused} of {expected} attention blocks were fused in profile {profile}"
+            lowering = "--lowering grouped --attention primitive or " if declared else ""
+            remedy = f"expected all; export with {lowering}another precision"
+            remedy += ": FP32 attention has no fused kernel" * (facts.precision == "fp32")
             raise GateError(f"{problem}; {remedy}; the engine was not written")

@@ -26,7 +26,7 @@ NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
-LACKS = "tuning, adapters, circuits, budgets, engines, and an estimate of its cost"
+LACKS = "tuning, adapters, circuits, budgets, and an estimate of its cost"
 
 
 @dataclass(frozen=True)

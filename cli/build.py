@@ -49,6 +49,10 @@ def build_text(engine: Built) -> str:
         ranges = next(iter(profile.values()))
         shapes = " … ".join("×".join(map(str, shape)) for shape in ranges)
         lines.append(f"  profile {index}: {shapes}: {_fused(facts, index)}")
+    lines += [
+        f"  no fused kernel expected for {count} of {facts.attention_blocks}: {why}"
+        for why, count in facts.unfusable.items()
+    ]
     return "\n".join(lines)
 
 

@@ -41,12 +41,13 @@ class EngineFile(Spec, frozen=True):
     stripped: bool = False  # weights are read from the ONNX graph at load time
     refittable: bool = False
     attention_blocks: int = 0
+    unfusable: dict[str, int] = {}  # noqa: RUF012  # attention blocks without a fused kernel, by reason
     fused: tuple[int, ...] = ()  # fused attention blocks in each profile
     layers: tuple[int, ...] = ()  # compiled layers in each profile
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as a JSON object."""
-        return {"schema": 1, **asdict(self)}
+        """Fields as a JSON object, without an empty ``unfusable``."""
+        return {"schema": 1, **{name: value for name, value in asdict(self).items() if name != "unfusable" or value}}
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> EngineFile:

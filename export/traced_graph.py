@@ -37,6 +37,7 @@ from .task_heads import task_head, task_outputs
 log = logging.getLogger(__name__)
 
 OPSET = 20
+FOLDED = 2**20  # elements of the largest folded constant: tables of relative positions, whose attention then fuses
 LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]
 AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
 REMEDY = "run the bundle with PyTorch (--backend torch)"
@@ -105,6 +106,7 @@ def _exported(
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
+    from .masked_writes import replace_masked_writes
 
     tensors = tuple(probes(architecture)[-1].values())
     fixed_size = architecture.modality == "image" or architecture.spectrogram
@@ -116,6 +118,7 @@ def _exported(
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
+            replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
             parts = _apart(written.model)
     except UnsupportedModelError:
@@ -291,7 +294,7 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
         common.DeduplicateHashedInitializersPass()(inner)
         ir.passes.PassManager(passes, steps=4)(inner)
         _transpose(inner.graph)
-        optimizer.optimize(inner)
+        optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
         rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
         ir.passes.Sequential(*passes)(inner)
         common.DeduplicateInitializersPass()(inner)

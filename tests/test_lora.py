@@ -219,7 +219,7 @@ def test_cheap_updates_stay_low_rank_and_expensive_ones_are_merged() -> None:
 
 
 def test_command_line(bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Adapters of a checkpoint on disk, and what the bundle says of them."""
+    """Adapters of a checkpoint on disk, with their names and digests in the manifest."""
     folders = [make_adapter("bert", tmp_path / f"a{m}", m, ("query", "value"), r=2) for m in range(2)]
     adapters = [word for folder in folders for word in ("--adapter", folder)]
     out = tmp_path / "out"

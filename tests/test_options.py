@@ -92,7 +92,7 @@ def test_help_is_short_and_its_example_can_be_parsed(
 def test_an_option_is_its_parameter() -> None:
     """Name, type, default, choices and help come from the signature and the docstring."""
     options = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
-    assert (options.bundle, options.data, options.risk) == (Path("out"), "x.csv", 0.25)
+    assert (options.bundle, options.data, options.risk) == ("out", "x.csv", 0.25)
     assert read_options(options) == Reading(batch_size=7)
     assert not hasattr(options, "coverage"), "omitted options keep the verb's default"
 

@@ -62,6 +62,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", "Sequence", GROUPED),
     "gemma": ("Gemma", "Sequence", GROUPED),
     "swin": ("Swin", "Image", WINDOWS),
+    "swin-wide": (
+        "Swin", "Image",
+        {**WINDOWS, "image_size": 28, "embed_dim": 64, "depths": [1, 1], "num_heads": [4, 8], "window_size": 7},
+    ),
     "beit": ("Beit", "Image", {**IMAGE, "use_relative_position_bias": True, "use_mean_pooling": True}),
     "gpt2": ("GPT2", "Sequence", GPT2),
     "wav2vec2": ("Wav2Vec2", "Sequence", {**LAYER_NORM, "do_stable_layer_norm": True}),

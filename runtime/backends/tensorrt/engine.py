@@ -47,7 +47,7 @@ class EngineBackend(Backend):
         if isinstance(device, HydrantError):
             raise device
         self._device, self._memory_kind = device, memory_kind
-        self._padding = bundle.architecture().padding_token
+        self._padding = bundle.any_architecture().padding_token
         weights = None
         if chosen.facts.stripped:  # its weights are in the graph
             weights, _ = graph_file(bundle, library, (chosen.facts.precision,), chosen.facts.precision)

@@ -116,8 +116,8 @@ class Profiles:
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
         command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
         return (
-            f"the texts have {tokens} tokens; this engine was built for {least} to {most}: cut them, or rebuild it "
-            f"with `{command}`"
+            f"the inputs have {tokens} tokens or samples; this engine was built for {least} to {most}: cut them, or "
+            f"rebuild it with `{command}`"
         )
 
 

@@ -15,6 +15,7 @@ struct Architecture {
   bool score = false;        // regression; otherwise classes
   bool multi_label = false;  // classes do not exclude each other
   bool tokens = false;       // classes of each token
+  bool traced = false;       // number of tokens and layers unknown
   std::int64_t layers = 0;
   std::int64_t classes = 0;
   std::int64_t vocabulary = 0;
@@ -32,7 +33,7 @@ struct Architecture {
 
   std::vector<std::string> input_names() const;  // in the model's order
 
-  std::int64_t max_sequence() const;  // maximum tokens of an input; for images the fixed number
+  std::int64_t max_sequence() const;  // maximum tokens of an input; for images the fixed number, 0 if traced
 
   // Lowers the maximum length to that of a backend.
   void limit(const std::string& backend, std::size_t longest);

@@ -21,6 +21,7 @@ std::vector<Field> engine_fields() {
     fields.push_back({name, Is::text});
   for (const char* name : {"version_compatible", "stripped", "refittable"}) fields.push_back({name, Is::flag});
   for (const char* name : {"profiles", "fused", "layers"}) fields.push_back({name, Is::list});
+  fields.push_back({"unfusable", Is::object, false});
   return fields;
 }
 

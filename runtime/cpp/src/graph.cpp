@@ -160,7 +160,7 @@ Graph::Graph(const Bundle& bundle, const Architecture& architecture, const Graph
 }
 
 std::size_t Graph::chunk(std::size_t batch, std::size_t tokens) const {
-  if (name() == "onnxruntime") return microbatch_.chunk(tokens);
+  if (name() == "onnxruntime") return std::min(batch, microbatch_.chunk(tokens));
   if (name() == "onnxruntime-tensorrt") return std::min(batch, static_cast<std::size_t>(kTensorRtRows));
   return batch;
 }
@@ -177,18 +177,23 @@ Outputs Graph::run(const Views& inputs) const {
 }
 
 Microbatch Microbatch::of(const Bundle& bundle, const Architecture& architecture) {
+  Microbatch microbatch;
+  if (architecture.traced) {  // its number of tokens is unknown: batches are not split
+    microbatch.streams_ = 0;
+    return microbatch;
+  }
   const auto layers = static_cast<std::size_t>(architecture.layers);
   const Json plan = bundle.read_json("plan.json");
   const std::size_t fork = fork_of(plan, layers, bundle.adapted(), (bundle.path() / "plan.json").string());
   const std::size_t trunk = bundle.checkpoints() == 1 ? fork : 0;
   const std::size_t streams = trunk + (layers - trunk) * plan["members"].size();
-  Microbatch microbatch;
   microbatch.image_tokens_ = architecture.image ? static_cast<std::size_t>(architecture.max_sequence()) : 0;
   microbatch.streams_ = static_cast<double>(streams) / static_cast<double>(layers);
   return microbatch;
 }
 
 std::size_t Microbatch::chunk(std::size_t tokens) const {
+  if (streams_ == 0) return SIZE_MAX;
   const std::size_t rows = image_tokens_ > 0 ? image_tokens_ : std::max<std::size_t>(tokens, 1);
   const double inputs = std::nearbyint(kRows / (static_cast<double>(rows) * streams_));
   return inputs < 1 ? 1 : static_cast<std::size_t>(inputs);

@@ -33,7 +33,7 @@ class Microbatch {
 
  private:
   std::size_t image_tokens_ = 0;  // 0 for text
-  double streams_ = 1.0;          // mean over the layers: 1 below the fork, M above
+  double streams_ = 1.0;          // mean over the layers: 1 below the fork, M above; 0 to run whole batches
 };
 
 class Graph : public Backend {
