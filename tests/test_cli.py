@@ -15,7 +15,7 @@ from pathlib import Path
 import command
 import numpy as np
 import pytest
-from hydrant import Bundle, HeadPlan
+from hydrant import Bundle
 from hydrant.cli.main import as_typed, parse
 from hydrant.cli.terminal import CONTROLS, logged
 from PIL import Image
@@ -84,35 +84,6 @@ def test_predict_table_json_and_file(folder: Path, text_csv: Path, tmp_path: Pat
     written = run_cli("predict", folder / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
     assert written.returncode == 0
     assert (tmp_path / "out.jsonl").read_text() == lines.stdout
-
-
-def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (10, 12, 12, 3), dtype=np.uint8)
-    np.savez(tmp_path / "data.npz", x=images, y=np.arange(10) % 5)
-    for index, image in enumerate(images[:4]):
-        folder = tmp_path / "images" / f"LABEL_{index % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{index}.png")
-    plan = tmp_path / "plan.json"
-    for data in (tmp_path / "data.npz", tmp_path / "images"):
-        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "-o", plan)
-        assert done.returncode == 0, done.stderr
-    assert HeadPlan.load(plan).head_counts() == [[2, 2, 2]] * 3
-    assert run_cli("fuse", vit_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    assert run_cli("export", tmp_path / "out", "--member-outputs").returncode == 0
-    assert run_cli("verify", tmp_path / "out", "--data", tmp_path / "images").returncode == 0
-    paths = sorted((tmp_path / "images").rglob("*.png"))
-    by_path = json.loads(run_cli("predict", tmp_path / "out", *paths, "--json").stdout)["predictions"]
-    by_folder = [
-        json.loads(line)
-        for line in run_cli("predict", tmp_path / "out", "--input", tmp_path / "images").stdout.splitlines()
-    ]
-    assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
-    from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
-    assert len(from_npz.stdout.splitlines()) == 10
-    from_lines = run_cli("predict", tmp_path / "out", "-", "--json", given="\n".join(map(str, paths)))
-    assert json.loads(from_lines.stdout)["predictions"] == by_path
 
 
 def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: Path, text_csv: Path) -> None:
