@@ -77,7 +77,8 @@ def bundle_name(folder: Path) -> str:
 def unwrapped(folder: Path) -> Path:
     """The bundle ``hydrant/`` of a folder that holds a repository; other folders unchanged."""
     nested = folder / FOLDER
-    wraps = (nested / MANIFEST).is_file() and (folder / GRAPHS).is_dir() and not (folder / MANIFEST).is_file()
+    is_repository = (folder / GRAPHS).is_dir() or Snapshot.of(nested) is not None
+    wraps = is_repository and (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file()
     return nested if wraps else folder
 
 

@@ -34,7 +34,7 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print the latencies."""
     report = call(profile, options, timing=call(Timing, options))
-    show(options, report.to_json(), profile_text(report, options.bundle))
+    show(options, report.to_json(), profile_text(report, Path(options.bundle)))
     return 0
 
 

@@ -24,7 +24,7 @@ from hydrant.bundle.staging import locked
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
-from support import make_model, make_tokenizer, random_plan, run_cli
+from support import make_model, random_plan, run_cli, save_checkpoint
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells ignore SIGINT in background jobs, and commands that tests interrupt would inherit it
@@ -105,12 +105,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def bert_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT with tokenizer, saved as a Hugging Face folder; labels a, b, c, d, e."""
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny-bert"
-    labels = list("abcde")
-    model = make_model("bert", id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
-    model.save_pretrained(folder)
-    make_tokenizer(folder / "source").save_pretrained(folder)
-    return folder
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny-bert")
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def hide(system: str) -> None:
     for name in ABSENT if system == "win32" else ():
         sys.modules[name] = None  # type: ignore[assignment]
     for module in (builtins, io, os):
-        module.open = _without_proc(module.open, system == "win32")  # type: ignore[attr-defined]
+        module.open = without_proc(module.open, system == "win32")  # type: ignore[attr-defined]
     from hydrant.bundle import staging
     from hydrant.evaluation import peak_memory
 
@@ -51,7 +51,9 @@ def hide(system: str) -> None:
         part.sys = SimpleNamespace(**{**vars(sys), "platform": system})  # type: ignore[attr-defined]
 
 
-def _without_proc(opened: Any, files_only: bool) -> Any:
+def without_proc(opened: Any, files_only: bool) -> Any:
+    """A function that opens files, but none below ``/proc`` and, with ``files_only``, no folders."""
+
     def other(path: Any, *rest: Any, **named: Any) -> Any:
         if str(path).startswith("/proc"):
             raise FileNotFoundError(2, "No such file or directory", path)

@@ -14,9 +14,10 @@ from typing import Any
 import command
 import hydrant
 import numpy as np
+import onnx
 import torch
 import transformers
-from hydrant import HeadPlan, load_zero_shot
+from hydrant import Bundle, HeadPlan, load_zero_shot
 from hydrant.data.examples import Examples
 from PIL import Image
 
@@ -215,6 +216,15 @@ def make_tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
 
 
+def save_checkpoint(folder: Path, seed: int = 0) -> Path:
+    """A tiny BERT with tokenizer, saved as a Hugging Face folder; labels a, b, c, d, e."""
+    names = dict(enumerate("abcde"))
+    model = make_model("bert", seed, id2label=names, label2id={name: index for index, name in names.items()})
+    model.save_pretrained(folder)
+    make_tokenizer(folder / "source").save_pretrained(folder)
+    return folder
+
+
 OLDEST = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 13)
 """True for the oldest supported transformers (5.12), in which some test data differ."""
 
@@ -244,6 +254,14 @@ def run_cli(
         env=environment,
         cwd=cwd,
     )
+
+
+def relabel(bundle: Path, target: str = "model.fp32.onnx", **metadata: str) -> None:
+    """Put a bundle's graph with other metadata into it, as ``target``."""
+    model = onnx.load(bundle / "model.fp32.onnx")
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
+    Bundle.open(bundle).add({target: model.SerializeToString()})
 
 
 def many_scans(more: int) -> bytes:

@@ -21,7 +21,7 @@ from hydrant.metrics.uncertainty import logit_scores
 from hydrant.models.checkpoint import load_processor
 from support import random_plan
 from test_baseline_scores import distances
-from test_evaluate import write_texts
+from test_calibrate import write_texts
 
 pytest.importorskip("matplotlib")
 

@@ -15,21 +15,17 @@ import oracle
 import pytest
 import torch
 from hydrant import BatchEnsemble, HeadPlan, Reading, fuse, load_ensemble, save_bundle, tune
-from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
 from hydrant.fusion import FusedClassifier
-from hydrant.fusion.grouped import GroupedLinear
 from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import job, loop
 from hydrant.tuning.job import shared_form
 from hydrant.tuning.optimizer import decays
-from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hydrant.tuning.rank_one import draw, merged, with_factors
 from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan
 from test_cost import assert_cost
-from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
+from test_tune import interrupted_after, pictures, same, sentences, state, weights
 
 LINEAR = {
     "bert": ("bert.encoder.layer.{}.", "attention.self.query", "attention.self.key", "attention.self.value",
@@ -137,30 +133,6 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
     assert whole.trunk == (0 if pruned else 1)
 
 
-@given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 5), st.integers(0, 99))
-@settings(max_examples=40)
-def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
-    """The merged weight gives ((x ∘ r) W) ∘ s + b, map by map; factors of one leave it bit-identical."""
-    rng = np.random.default_rng(seed)
-    shapes = (2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)
-    x, w, b = (rng.standard_normal(shape) for shape in shapes)
-    linear = RankOneLinear(GroupedLinear(*(torch.tensor(a, dtype=torch.float32) for a in (w, b))), members, maps)
-    tensors = {f"up.{name}": tensor.detach() for name, tensor in linear.named_parameters()}
-    assert torch.equal(merged(tensors)["up.weight"], linear.weight.detach().expand(members, -1, -1))
-    r, s = rng.standard_normal((members, maps, inputs)), rng.standard_normal((members, 1, maps * outputs))
-    tensors |= {"up.input_factor": torch.tensor(r), "up.output_factor": torch.tensor(s), "up.weight": torch.tensor(w)}
-    weight = merged(tensors)["up.weight"]
-    with torch.no_grad():
-        linear.input_factor.copy_(tensors["up.input_factor"])
-        linear.output_factor.copy_(tensors["up.output_factor"])
-        forward = linear(torch.tensor(x, dtype=torch.float32)[None])
-    for member in range(members):
-        parts = [(x * r[member, k]) @ w[0][:, k * outputs : (k + 1) * outputs] for k in range(maps)]
-        expected = np.concatenate(parts, axis=1) * s[member]
-        np.testing.assert_allclose(x @ weight[member].double().numpy(), expected, atol=1e-5)
-        np.testing.assert_allclose(forward[member], expected + b[0], atol=1e-4)
-
-
 # Tuning
 
 READING = Reading(batch_size=4)
@@ -216,6 +188,8 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     facts = inspect_bundle(tmp_path / "tuned")
     assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
     assert "members differ from layer 1 on" in inspect_text(facts)
+    with pytest.raises(InputError, match="earlier BatchEnsemble"):
+        tune(tmp_path / "tuned", sentences(30, 0), BatchEnsemble())
 
 
 def test_an_interrupted_run_resumes_with_the_same_weights(
@@ -263,13 +237,3 @@ def test_factors_of_one_change_nothing(family: str) -> None:
     assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
     assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(factored_maps)
     assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
-
-
-def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = write_csv(tmp_path / "train.csv", sentences(100, 0))
-    words = ["tune", str(bundle), "--data", str(train), "--batch-ensemble", "--batch-size", "4"]
-    assert cli.main([*words, "--fork-from", "1", "--learning-rate", "3e-3", "--epochs", "4"]) == 0
-    assert cli.main(["inspect", str(bundle)]) == 0
-    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in capsys.readouterr().out
-    assert cli.main(words) == 2
-    assert "earlier BatchEnsemble" in capsys.readouterr().err

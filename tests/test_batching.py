@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import batching
-from hydrant.data.batching import item_batches
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor
 from hydrant.data.text import TextProcessor
-from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_model
 from hydrant.models.checkpoint import load_processor as checkpoint_processor
 from hydrant.models.family_registry import architecture_of
@@ -110,21 +108,3 @@ def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch
         assert tensors["attention_mask"].sum(axis=1).tolist() == [6, 3]
         assert labels.tolist() == [2, 0]
     assert [watch.times[id(text)] for text in texts] == [1] * 4
-
-
-@pytest.mark.parametrize("modality", ["text", "image"])
-def test_failed_inputs_are_left_out_with_the_reason(modality: str, bert_checkpoint: Path, vit_checkpoint: Path) -> None:
-    processor, spec = processor_of(bert_checkpoint if modality == "text" else vit_checkpoint)
-    good: list[Any] = ["hello", "money today", "the"] if modality == "text" else IMAGES[:3]
-    mixed = [None, good[0], "", good[1], good[2], None, None]
-    failed: dict[int, str] = {}
-    batches = list(item_batches(mixed, processor, spec, 2, first=10, failed=failed))
-    alone = dict(enumerate(item_batches(good, processor, spec, 1)))
-    assert sorted(place for places, _, _ in batches for place in places.tolist()) == [1, 3, 4]
-    assert sum(len(tensors[spec.input_names[0]]) for _, _, tensors in batches) == len(alone)
-    assert list(failed) == [0, 2, 5, 6]
-    assert failed[0].startswith("input 10 is a NoneType")
-    assert failed[6].startswith("input 16 is a NoneType")
-    with pytest.raises(InputError, match="input 10 is a NoneType") as raised:
-        list(item_batches(mixed, processor, spec, 2, first=10))
-    assert raised.value.__cause__ is not raised.value, "a cycle would keep the inputs in memory"

@@ -26,9 +26,6 @@ OLDER = Path(__file__).parent / "bundles_0_2_0"
 TAGS = {"text-classification", "text-ranking", "token-classification", "image-classification", "audio-classification"}
 """Of the Hub's tasks, packages/tasks/src/pipelines.ts in huggingface/huggingface.js."""
 
-RELATIONS = {"adapter", "merge", "quantized", "finetune"}
-"""Of the Hub's model cards, docs/hub/model-cards.md in huggingface/hub-docs."""
-
 CARD = """---
 license: other
 license_name: acme-1
@@ -92,13 +89,7 @@ def test_a_fully_made_bundle(made: Path) -> None:
     assert values["accuracy"] == round(stored["models"][0]["figures"]["accuracy"]["value"], 6)
     assert {metric["type"] for metric in ood["metrics"]} == {"auroc", "fpr95"}
     assert stored["verdict"][0]["sentence"] in text
-    for words in (
-        "at least 50.0% of new inputs",
-        "(n = 24)",
-        "probability 0.8 or more",
-        'load("me/tiny")',
-        "hydrant fuse",
-    ):
+    for words in ("at least 50.0% of new inputs", "probability 0.8 or more", 'load("me/tiny")', "hydrant fuse"):
         assert words in text
 
 
@@ -143,7 +134,6 @@ def test_a_hub_name_and_its_relation(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert data["license_link"] == f"https://huggingface.co/acme/tiny/blob/{commit}/LICENSE"
         assert f"https://huggingface.co/acme/tiny/tree/{commit}" in text
         assert data["datasets"] == ["acme/texts", *(["acme/more"] if provenance else [])]
-        assert relation in RELATIONS
     (snapshot / "README.md").write_text("---\n: [\n---\n")  # not YAML
     assert "license" not in fuse(model, random_plan("bert", 2)).provenance["base"][0]
 

@@ -15,12 +15,11 @@ from pathlib import Path
 import command
 import numpy as np
 import pytest
-from hydrant import Bundle, HeadPlan
+from hydrant import Bundle
 from hydrant.cli.main import as_typed, parse
 from hydrant.cli.terminal import CONTROLS, logged
-from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import make_model, run_cli
+from support import run_cli, save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +56,7 @@ def test_verify_and_inspect(folder: Path) -> None:
     assert "max |Δ mutual information|" in verify.stdout
     inspect = run_cli("inspect", folder / "out")
     assert inspect.returncode == 0
-    for words in (
-        "3 layers of 4 heads",
-        "opset 20, IR 10",
-        "passed: onnxruntime fp32",
-        "(against torch, ",
-        "fused.safetensors",
-    ):
+    for words in ("3 layers of 4 heads", "opset 20, IR 10", "passed: onnxruntime fp32", "fused.safetensors"):
         assert words in inspect.stdout
     facts = json.loads(run_cli("inspect", folder / "out", "--json").stdout)
     assert facts["members"] == 3
@@ -93,52 +86,8 @@ def test_predict_table_json_and_file(folder: Path, text_csv: Path, tmp_path: Pat
     assert (tmp_path / "out.jsonl").read_text() == lines.stdout
 
 
-def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (10, 12, 12, 3), dtype=np.uint8)
-    np.savez(tmp_path / "data.npz", x=images, y=np.arange(10) % 5)
-    for index, image in enumerate(images[:4]):
-        folder = tmp_path / "images" / f"LABEL_{index % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{index}.png")
-    plan = tmp_path / "plan.json"
-    for data in (tmp_path / "data.npz", tmp_path / "images"):
-        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "-o", plan)
-        assert done.returncode == 0, done.stderr
-    assert HeadPlan.load(plan).head_counts() == [[2, 2, 2]] * 3
-    assert run_cli("fuse", vit_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    assert run_cli("export", tmp_path / "out", "--member-outputs").returncode == 0
-    assert run_cli("verify", tmp_path / "out", "--data", tmp_path / "images").returncode == 0
-    paths = sorted((tmp_path / "images").rglob("*.png"))
-    by_path = json.loads(run_cli("predict", tmp_path / "out", *paths, "--json").stdout)["predictions"]
-    by_folder = [
-        json.loads(line)
-        for line in run_cli("predict", tmp_path / "out", "--input", tmp_path / "images").stdout.splitlines()
-    ]
-    assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
-    from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
-    assert len(from_npz.stdout.splitlines()) == 10
-    from_lines = run_cli("predict", tmp_path / "out", "-", "--json", given="\n".join(map(str, paths)))
-    assert json.loads(from_lines.stdout)["predictions"] == by_path
-    pixels = load_processor(vit_checkpoint, "image")(list(images), return_tensors="np")["pixel_values"]
-    np.savez(tmp_path / "tensors.npz", pixel_values=pixels)
-    from_tensors = run_cli("predict", tmp_path / "out", "--input", tmp_path / "tensors.npz", "--batch-size", "4")
-    rows, theirs = ([json.loads(line) for line in done.stdout.splitlines()] for done in (from_tensors, from_npz))
-    assert [row["input"] for row in rows] == [f"{tmp_path}/tensors.npz, row {index}" for index in range(10)]
-    for row, other in zip(rows, theirs, strict=True):
-        assert row["label"] == other["label"]
-        assert row["mutual_information"] == pytest.approx(other["mutual_information"], abs=1e-6)
-
-
 def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: Path, text_csv: Path) -> None:
-    sources = [bert_checkpoint]
-    labels = list("abcde")
-    for seed in (7, 8):
-        model = make_model(
-            "bert", seed, id2label=dict(enumerate(labels)), label2id={n: i for i, n in enumerate(labels)}
-        )
-        model.save_pretrained(tmp_path / f"m{seed}")
-        sources.append(tmp_path / f"m{seed}")
+    sources = [bert_checkpoint, *(save_checkpoint(tmp_path / f"m{seed}", seed) for seed in (7, 8))]
     refused = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv)  # they have nothing in common
     assert refused.returncode == 2
     assert "--keep-separate " in refused.stderr
@@ -163,17 +112,13 @@ def test_mistakes_in_usage(folder: Path, bert_checkpoint: Path, text_csv: Path, 
         (("predict", "x", "--data=a.csv"), "--input"),
         (("plan", "--output", "x"), "MODEL"),
         (("plan", bert_checkpoint, "--keep", "3", "-o", plan), "--data"),
-        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "9", "-o", plan), "keep"),
         (("plan", bert_checkpoint, "--data", text_csv, "--members", "0", "-o", plan), "'0'"),
         (("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "no" / "p.json"), "no"),
         (("plan", tmp_path, "--data", text_csv, "-o", plan), "config.json"),
         (("plan", bert_checkpoint, "--method", "random", "--data", absent, "-o", plan), "absent.csv"),
         (("fuse", bert_checkpoint, "--data", text_csv, "-o", new), "--data"),
         (("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", new), "--template"),
-        (("fuse", bert_checkpoint, "-o", out), "--force"),
-        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "no hydrant.json"),
         (("export", tmp_path), "hydrant.json"),
-        (("verify", out, "--backend", "abacus"), "abacus"),
         (("predict", out, "hello", "--batch-size", "9" * 21), "999"),
         (("predict", out), "--input"),
         (("predict", out, "hello", ""), "input 1"),
@@ -200,12 +145,7 @@ def test_invalid_rows_are_skipped_on_request(folder: Path, tmp_path: Path) -> No
     assert done.stderr == "hydrant: WARNING: 3 of 605 inputs could not be used; their rows say why\n"
     rows = [json.loads(row) for row in done.stdout.splitlines()]
     assert [row["index"] for row in rows] == list(range(605))
-    assert {row["index"]: row["error"] for row in rows if "error" in row} == {
-        1: "input 1 is an empty text; expected at least one word",
-        2: "input 2 is a NoneType; this model reads text (str), or a pair of texts as a tuple",
-        604: "input 604 is an empty text; expected at least one word",
-    }
-    assert rows[1] == {"index": 1, "input": "", "error": rows[1]["error"]}
+    assert [row["index"] for row in rows if row.get("error", "").startswith("input ")] == [1, 2, 604]
     assert rows[2]["input"] == f"{data}, row 3"
     assert rows[0]["label"] == rows[4]["label"]
 
@@ -237,32 +177,6 @@ def test_standard_input_and_files_given_as_texts(folder: Path, tmp_path: Path) -
     absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
     assert absent.returncode == 0
     assert absent.stdout.splitlines()[2].startswith("b.csv")
-
-
-def test_altered_bundle_in_inspect_and_predict(folder: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = shutil.copytree(folder / "out", tmp_path / "out")
-    graph = copy / "model.fp32.onnx"
-    graph.write_bytes(graph.read_bytes()[:-7])
-    assert "was truncated or altered" in error_line(run_cli("predict", copy, "hello"))
-    inspect = run_cli("inspect", copy)
-    assert inspect.returncode == 1
-    assert "altered" in inspect.stdout
-    (copy / "hydrant.json").write_text("{")
-    assert "hydrant.json is not valid JSON" in error_line(run_cli("inspect", copy))
-
-
-def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
-    assert run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out").returncode == 0
-    assert "has no model.fp32.onnx; make it with `hydrant export" in error_line(run_cli("verify", tmp_path / "out"))
-    done = run_cli("predict", tmp_path / "out", "hello")
-    assert done.returncode == 0
-    assert "backend onnxruntime was skipped: bundle" in done.stderr
-    again = run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out", "--force", "--no-processor")
-    assert again.returncode == 0
-    assert run_cli("export", tmp_path / "out").returncode == 0
-    assert "has no processor" in error_line(run_cli("predict", tmp_path / "out", "hello"))
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -334,7 +248,7 @@ def test_inputs_may_follow_options(folder: Path) -> None:
     assert "unrecognized arguments: more; see `hydrant inspect --help`" in unknown
 
 
-def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, tmp_path: Path) -> None:
     """Their file names are not texts either."""
     pictures = tmp_path / "pictures"
     for name in ("a", "b"):
@@ -344,17 +258,14 @@ def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, bert_checkp
     fresh = tmp_path / "fresh.csv"  # new texts, which cause no overlap warning
     fresh.write_text("text,label\n" + "".join(f"number {index},{'abcde'[index % 5]}\n" for index in range(25)))
     before = (bundle / "hydrant.json").read_bytes()
-    circuits = ("--method", "circuit", "--keep", "3", "-o", tmp_path / "plan.json")
     for arguments in (
         ("predict", bundle, "--input", pictures),
         ("evaluate", bundle, "--data", fresh, "--ood", pictures),
         ("calibrate", bundle, "--data", fresh, "--ood", pictures),
-        ("plan", bert_checkpoint, "--data", fresh, "--ood", pictures, *circuits),
         ("tune", bundle, "--data", fresh, "--validation", pictures),
     ):
         assert "this model reads text (str)" in error_line(run_cli(*arguments)), arguments
     assert (bundle / "hydrant.json").read_bytes() == before
-    assert not (tmp_path / "plan.json").exists()
 
 
 def test_long_work_prints_its_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -14,9 +15,8 @@ import numpy as np
 import pytest
 from backends import OnCpu
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
-from hydrant import Bundle, Reading, export_onnx, fuse, load, save_bundle, verify
+from hydrant import Bundle, Reading, load, verify
 from hydrant.errors import BackendError, BundleError
-from hydrant.models.checkpoint import load_processor
 from hydrant.runtime.backends.backend_registry import OPENERS
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
@@ -24,17 +24,15 @@ from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.lifecycle import Closable
-from support import make_inputs, random_plan
+from support import make_inputs
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @pytest.fixture(scope="module")
-def path(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny text bundle with a graph and a fake engine."""
-    path = tmp_path_factory.mktemp("closing") / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
+    path = Path(shutil.copytree(text_bundle, tmp_path_factory.mktemp("closing") / "bundle"))
     add_engine(path, (text_profile((1, 4, 8), (4, 8, 40), TEXT),))
     return path
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
+import golden
 import onnx
 import pytest
 from hydrant import GraphForm, HeadPlan, TensorRTForRTX, build_engine, export_onnx, fuse, save_bundle
@@ -36,13 +37,7 @@ Every layer compiles to the same ten, so a few layers suffice. A later version m
 
 
 def random_heads(shape: Architecture, keep: int) -> HeadPlan:
-    rng = np.random.default_rng(0)
-
-    def heads() -> tuple[int, ...]:
-        return tuple(sorted(rng.choice(shape.heads, keep, replace=False).tolist()))
-
-    members = tuple(tuple(heads() for _ in range(shape.layers)) for _ in range(MEMBERS))
-    return HeadPlan(shape.family, shape.layers, shape.heads, members, "random")
+    return replace(golden.random_heads(shape.layers, shape.heads, keep, MEMBERS), family=shape.family)
 
 
 def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder: Path) -> tuple[int, int]:

@@ -11,12 +11,10 @@ import onnx_reference
 import pytest
 import torch
 from hydrant import estimate_cost, export_onnx, fuse, save_bundle
-from hydrant.bundle.head_plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.models.family_registry import LAYOUTS, architecture_of
 from hydrant.models.plan_cost import Cost
-from hydrant.tuning.job import shared_form, stored_form
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, random_plan
+from support import FAMILIES, LAYERS, make_inputs, make_model, random_plan
 from test_rewrites import forked
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -80,34 +78,11 @@ def test_several_checkpoints_and_separate_parts(family: str, separate: str, tmp_
     assert assert_cost(tmp_path / "bundle", inputs).fork == 0
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_a_tuned_bundle(family: str, tmp_path: Path) -> None:
-    """The trunk still runs once; heads that two members keep from the fork on are two now."""
-    ensemble, inputs = fuse(make_model(family), forked(family, 1)), make_inputs(family, batch=2)
-    weights = shared_form(ensemble.state_dict())
-    moved = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
-    ensemble.load_state_dict(stored_form(moved, ensemble.state_dict()))
-    save_bundle(ensemble, tmp_path / "bundle", provenance={"tuned": {}})
-    assert assert_cost(tmp_path / "bundle", inputs).fork == 1
-
-
 @pytest.mark.parametrize("family", ["vit", "deit"])
 def test_projections_without_bias(family: str, tmp_path: Path) -> None:
     """The folded LayerNorms add one."""
     save_bundle(fuse(make_model(family, qkv_bias=False), random_plan(family, 3)), tmp_path / "bundle")
     assert_cost(tmp_path / "bundle", make_inputs(family))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_cost_falls_with_a_later_fork_and_fewer_heads(family: str) -> None:
-    model = architecture_of(make_model(family))
-    ratios = [estimate_cost(model, forked(family, fork)).ratio for fork in range(LAYERS + 1)]
-    assert ratios == sorted(ratios, reverse=True)
-    whole = estimate_cost(model, HeadPlan.all_heads(model_type(family), LAYERS, HEADS, 3))
-    assert whole.fused.flops == whole.single_rewritten.flops, "equal members run once"
-    few = HeadPlan(model_type(family), LAYERS, HEADS, tuple(((m,),) * LAYERS for m in range(3)), "random")
-    more = HeadPlan(model_type(family), LAYERS, HEADS, tuple(((m, 3),) * LAYERS for m in range(3)), "random")
-    assert estimate_cost(model, few).fused.flops < estimate_cost(model, more).fused.flops
 
 
 def test_the_page_on_costs_is_what_the_program_writes() -> None:

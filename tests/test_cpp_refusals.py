@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydrant import Bundle
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from onnx import helper
 from PIL import Image
-from support import many_scans
+from support import many_scans, relabel
 
 Bad = Callable[[Path], object]
 ENDS = {"confidence": 0.9, "quantile": 1.0, "floor": 1.0, "factor": 1.0, "bounds": None}
@@ -76,18 +77,6 @@ def labels_of(**changes: Any) -> Bad:
     return calibration(labels={"temperatures": [1.0] * 5, "thresholds": [0.5] * 5, **changes})
 
 
-def graph(file: str = "model.fp32.onnx", **metadata: str) -> Bad:
-    """A graph with other metadata."""
-
-    def change(bundle: Path) -> None:
-        model = onnx.load(bundle / "model.fp32.onnx")
-        facts = {entry.key: entry.value for entry in model.metadata_props}
-        helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
-        put(bundle, file, model.SerializeToString())
-
-    return change
-
-
 def not_finite(bundle: Path) -> None:
     """A graph that returns NaN for the disagreement."""
     model = onnx.load(bundle / "model.fp32.onnx")
@@ -118,7 +107,7 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "altered graph": (flipped, "model.fp32.onnx was altered"),
     "no graph": (edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "model.fp32.onnx"),
     "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
-    "another graph": (graph("model.fp16.onnx", members="2"), "model.fp16.onnx has members '2'"),
+    "another graph": (partial(relabel, target="model.fp16.onnx", members="2"), "model.fp16.onnx has members '2'"),
     "not finite": (not_finite, "disagreement"),
     "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "plan.json"),
     "calibration, newer": (calibration(schema=2), "calibration.json has schema '2'"),

@@ -84,6 +84,3 @@ def test_refusals(runner: Path, golden: Path, tmp_path: Path) -> None:
         bundle.add({name: json.dumps({**data, **change}).encode()})
         refused(run(runner, bundle.path, inputs), words)
         shutil.rmtree(bundle.path)
-    path = golden / "tokens/bundle"
-    refused(run(runner, path, inputs, "--backend", "tensorrt"), "tensorrt")
-    refused(run(runner, path, "a text"), "tokenizer.onnx")

@@ -15,7 +15,6 @@ import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
-import torch
 from hydrant.data import data_files
 from hydrant.data.data_files import file_rows, stream_lines
 from hydrant.data.examples import Examples, random_parts, read_examples
@@ -166,22 +165,6 @@ def unlabelled(indices: list[int]) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": list("abcd")[: len(indices)], "label": indices}, features=features)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ("2", "0"),
-        np.array(["plum", "apple"]),
-        [torch.tensor(2), torch.tensor(0)],
-        pandas.Series([2.0, 0.0]),
-    ],
-)
-def test_pair_in_memory(labels: Any) -> None:
-    examples = read_examples((["a", "b"], labels), LABELS)
-    assert list(examples.inputs) == ["a", "b"]
-    assert classes_of(examples) == [2, 0]
-    assert classes_of(read_examples(examples, LABELS)) == [2, 0]
-
-
 def polars_like(columns: dict[str, list[Any]]) -> Any:
     """What a polars table offers, for an environment without polars."""
     methods = {"columns": list(columns), "get_column": lambda _, name: pandas.Series(columns[name], dtype=object)}
@@ -193,8 +176,6 @@ TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "polars": polars_like,
     "pyarrow": pyarrow.table,
     "pyarrow batch": pyarrow.record_batch,
-    "datasets": datasets.Dataset.from_dict,
-    "stream of datasets": lambda columns: datasets.Dataset.from_dict(columns).to_iterable_dataset(),
 }
 
 
@@ -299,6 +280,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a quote that swallows rows": ("data.tsv", 'text\tlabel\n"a\tpear\nb\tpear\nc"\tpear\n', "row 1"),
     "no JSON": ("data.jsonl", '{"text": "a", "label": "pear"}\n{"text"\n', "line 2"),
     "an archive that is none": ("data.npz", b"not an archive", "data.npz"),
+    "no Parquet": ("data.parquet", b"no Parquet", "footer"),
 }
 
 
@@ -309,12 +291,6 @@ def test_files_that_cannot_be_read_are_refused(kind: str, tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError, match=message):
         read_examples(tmp_path / name, LABELS)
-
-
-def test_rows_without_a_text_are_let_through_where_asked(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"id": 1}\n{"text": "hi"}\n{"id": 3}\n')
-    assert [row.input for row in file_rows(path, missing=True)] == [None, "hi", None]
 
 
 @pytest.mark.parametrize("name", ["data.npz", "data.parquet"])
@@ -363,20 +339,11 @@ def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:
     assert 0 < most < 8e6, "of 20 MB"
 
 
-DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut off": (lambda content: content[: len(content) // 2], "footer"),
-    "a row that is not there": (lambda content: content.replace(b"\x16\x04\x19", b"\x16\x06\x19"), "2 rows.* say 3"),
-    "longer pages": (lambda content: content.replace(b"\x15\x14\x15\x18", b"\x15\x14\x15\x1a"), "snappy"),
-}
-"""Changes of the bytes of a file of two rows, and a word of the cause."""
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damaged_parquet_is_refused_with_its_cause(kind: str, tmp_path: Path) -> None:
-    path, (damage, cause) = tmp_path / "data.parquet", DAMAGES[kind]
+def test_a_parquet_file_that_lacks_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"]}), path)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=rf"data\.parquet.*{cause}"):
+    path.write_bytes(path.read_bytes().replace(b"\x16\x04\x19", b"\x16\x06\x19"))  # their number in the footer
+    with pytest.raises(InputError, match=r"data\.parquet.*2 rows.* say 3"):
         list(file_rows(path))
 
 

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import torch
 import transformers
-from support import make_model, make_tokenizer, run_cli
+from support import run_cli, save_checkpoint
 
 pytest.importorskip("sklearn")
 
@@ -19,12 +19,8 @@ pytest.importorskip("sklearn")
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three tiny BERTs that differ in every weight, with one tokenizer."""
-    folder, labels = tmp_path_factory.mktemp("checkpoints"), list("abcde")
-    names = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
-    for seed in range(3):
-        make_model("bert", seed=seed + 1, **names).save_pretrained(folder / f"m{seed}")
-        make_tokenizer(folder / "source").save_pretrained(folder / f"m{seed}")
-    return [folder / f"m{seed}" for seed in range(3)]
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [save_checkpoint(folder / f"m{seed}", seed + 1) for seed in range(3)]
 
 
 @pytest.mark.slow

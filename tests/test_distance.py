@@ -25,7 +25,6 @@ from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
 from hydrant.fusion import FusedClassifier
-from hydrant.models.family_registry import LAYOUTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
@@ -53,10 +52,6 @@ def inputs_of(case: str, batch: int, seed: int) -> dict[str, torch.Tensor]:
 def real(case: str, array: np.ndarray, inputs: dict[str, torch.Tensor]) -> np.ndarray:
     """All rows of a classifier [B, …], or the real tokens [tokens, …] of a tagger's [B, T, …]."""
     return array[inputs["attention_mask"].bool().numpy()] if case.endswith("-tags") else array
-
-
-def test_no_class_is_left_out() -> None:
-    assert {type(make(case)).__name__ for case in EVERY} == {layout.wrapper or layout.model_class for layout in LAYOUTS}
 
 
 def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:

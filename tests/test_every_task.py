@@ -11,17 +11,16 @@ import pytest
 import torch
 from hydrant import GraphForm, export_onnx, fuse, save_bundle
 from hydrant.models.family_registry import LAYOUTS
-from support import ALIASES, CLASSES, FAMILIES, make_inputs, make_model, random_plan
+from support import ALL_FAMILIES, CLASSES, make_inputs, make_model, random_plan
 from test_parity import run_onnx
 from token_support import CLASSES as TAGGERS
 from token_support import make_tagger
 
-ALL = (*FAMILIES, *ALIASES, "modernbert", "dinov2_with_registers", "siglip")
 SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 TASKS = ("classification", "multi_label", "score", "score behind a sigmoid", "tokens")
 CASES = [
     (family, task)
-    for family in ALL
+    for family in ALL_FAMILIES
     for task in TASKS
     if (task != "tokens" or family in TAGGERS) and (task == "classification" or family != "clip")
 ]

@@ -18,7 +18,7 @@ import torch
 import transformers
 from environments import own_environment
 from PIL import Image
-from support import for_this_version, make_model, make_tokenizer, run_python
+from support import for_this_version, make_model, make_tokenizer, run_python, save_checkpoint
 
 FOLDER = Path(__file__).parents[1] / "examples"
 
@@ -67,10 +67,7 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_deep_ensemble(bert_checkpoint: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(bert_checkpoint, tmp_path / "other")
-    labels = dict(enumerate("abcde"))
-    model = make_model("bert", seed=1, id2label=labels, label2id={name: index for index, name in labels.items()})
-    model.save_pretrained(other)
+    other = save_checkpoint(tmp_path / "other", seed=1)
     (line,) = run("03_deep_ensemble", tmp_path / "out", bert_checkpoint, other, fresh=True)
     match = re.fullmatch(r"2 members at (\d\.\d\d) × the operations of one", line)
     assert match

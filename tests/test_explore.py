@@ -20,8 +20,7 @@ from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, check_affordable, chosen_place
-from PIL import Image
-from support import HEADS, LAYERS, make_model, run_cli
+from support import HEADS, LAYERS, make_model
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
 MODULE = sys.modules["hydrant.workflow.explore"]  # the function has the same name
@@ -161,19 +160,3 @@ def test_the_single_models_figures_are_those_of_the_original_model(
     right = [int(label) == "abcde".index(name) for label, (_, name) in zip(said, measured, strict=True)]
     assert result.rows[0].accuracy == pytest.approx(np.mean(right))
     assert result.examples == 20
-
-
-@pytest.mark.slow
-def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
-    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"  # default: beside the plan
-    command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore")
-    done = run_cli(*command, "--ood", tables["ood"], "--budget", 3, "--method", "random")
-    assert done.returncode == 0, done.stderr
-    assert "chosen" in done.stdout
-    assert HeadPlan.load(plan).fork in (1, 2)
-    with Image.open(picture) as drawn:
-        assert drawn.width > 900
-        assert len(drawn.convert("L").getcolors(256)) > 20, "a picture, not a blank page"
-    cheap = run_cli(*command, "--budget", 0.1, "--json")
-    assert (cheap.returncode, len(cheap.stderr.splitlines())) == (2, 1)
-    assert "budget 0.1" in cheap.stderr

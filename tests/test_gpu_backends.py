@@ -30,11 +30,6 @@ PROFILE = text_profile((1, 2, 4), (4, 8, 16), TEXT)
 without_gpu = pytest.mark.skipif(this_gpu() is not None, reason="this machine has a GPU")
 
 
-@pytest.fixture(scope="module")
-def path(text_bundle: Path) -> Path:
-    return text_bundle
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that this machine has a GPU."""
@@ -47,23 +42,23 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 @without_gpu
-def test_without_a_gpu_its_backends_are_not_tried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_its_backends_are_not_tried(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ON_GPU:
         monkeypatch.setitem(OPENERS, name, lambda *_: pytest.fail("was tried"))
-    with load(path) as predictor:
+    with load(text_bundle) as predictor:
         assert predictor.backend == "onnxruntime"
         assert predictor.fallbacks == [(name, NO_GPU) for name in ON_GPU]
 
 
 def test_with_a_gpu_every_reason_is_recorded(
-    path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text_bundle: Path, gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", make_library("tensorrt_rtx"))
     monkeypatch.setattr("hydrant.runtime.backends.tensorrt.engine.EngineBackend.__init__.__kwdefaults__", {
         "open_device": lambda _: Device(), "memory_kind": 1
     })  # fmt: skip
-    with load(path) as predictor:
+    with load(text_bundle) as predictor:
         reasons = dict(predictor.fallbacks)
     assert list(reasons) == list(ON_GPU)
     assert "tensorrt is not installed" in reasons["tensorrt"]
@@ -107,11 +102,11 @@ def test_cuda_bindings_have_all_used_names() -> None:
 
 
 @without_gpu
-def test_the_installed_library_fails_without_a_gpu(path: Path, tmp_path: Path) -> None:
+def test_the_installed_library_fails_without_a_gpu(text_bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     from hydrant.build import build_engine
 
-    copy = Path(shutil.copytree(path, tmp_path / "bundle"))
+    copy = Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
     build_engine(copy, "tensorrt-rtx", "fp32", batch="1:2:4", sequence="4:8:16")
     with pytest.raises(BackendError, match=NO_GPU):
         load(copy, "tensorrt-rtx")
@@ -140,9 +135,9 @@ def test_the_installed_library_has_all_used_names() -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_bound_inputs_and_outputs_change_no_result(
-    path: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+    text_bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, backend = OnnxRuntimeBackend(Bundle.open(path)), OnCpu(Bundle.open(path), threads=1)
+    plain, backend = OnnxRuntimeBackend(Bundle.open(text_bundle)), OnCpu(Bundle.open(text_bundle), threads=1)
     for size in (4, 3):
         monkeypatch.setattr(backend, "chunk", lambda _, size=size: size)
         expected, got = plain.run(inputs), backend.run(inputs)
@@ -154,14 +149,14 @@ def test_bound_inputs_and_outputs_change_no_result(
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_a_predictor_runs_device_tensors(
-    path: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+    text_bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(OPENERS, "onnxruntime-cuda", lambda bundle, *_: OnCpu(bundle))
-    with load(path, "onnxruntime") as plain:
+    with load(text_bundle, "onnxruntime") as plain:
         expected = plain.predict(inputs)
         with pytest.raises(BackendError, match="onnxruntime runs on the CPU"):
             plain.run_device(inputs)
-    with load(path, "onnxruntime-cuda") as predictor:
+    with load(text_bundle, "onnxruntime-cuda") as predictor:
         outputs = predictor.run_device(inputs)
         ones = {name: array[:1] for name, array in inputs.items()}
         with pytest.raises(InputError, match="same batch and sequence"):
@@ -174,7 +169,7 @@ def test_a_predictor_runs_device_tensors(
 
 @pytest.mark.parametrize("kind", [OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend])
 def test_a_failed_provider_is_an_error_without_silent_fallback(
-    kind: type[OnnxRuntimeCudaBackend], path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: type[OnnxRuntimeCudaBackend], text_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requested = []
@@ -187,7 +182,7 @@ def test_a_failed_provider_is_an_error_without_silent_fallback(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [kind.provider, "CPUExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     with pytest.raises(BackendError, match=f"could not start {kind.provider}"):
-        kind(Bundle.open(path))
+        kind(Bundle.open(text_bundle))
     assert requested[0][0] == kind.provider
     assert dict(requested[:-1])["CUDAExecutionProvider"]["use_tf32"] == 0  # float32 stays float32
     assert requested[-1] == "CPUExecutionProvider"
@@ -217,8 +212,8 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu", "short_of_memory")
-def test_auto_skips_a_gpu_without_memory(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with load(path) as predictor:
+def test_auto_skips_a_gpu_without_memory(text_bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with load(text_bundle) as predictor:
         assert predictor.backend == "onnxruntime"
         reasons = dict(predictor.fallbacks)
     for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
@@ -228,18 +223,18 @@ def test_auto_skips_a_gpu_without_memory(path: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("short_of_memory")
-def test_a_cache_that_others_can_write_to_is_rejected(path: Path, tmp_path: Path) -> None:
+def test_a_cache_that_others_can_write_to_is_rejected(text_bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "hydrant" / "onnxruntime-tensorrt"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.raises(BackendError, match=r"onnxruntime-tensorrt .*XDG_CACHE_HOME"):
-        OnnxRuntimeTensorRtBackend(Bundle.open(path))
+        OnnxRuntimeTensorRtBackend(Bundle.open(text_bundle))
     folder.chmod(0o700)
     folder.parent.chmod(0o700)
     with pytest.raises(BackendError, match="out of memory"):
-        OnnxRuntimeTensorRtBackend(Bundle.open(path))
+        OnnxRuntimeTensorRtBackend(Bundle.open(text_bundle))
     (cached,) = folder.iterdir()
-    assert cached.name == f"{graph_digest(Bundle.open(path), 'model.fp32.onnx')}-{onnxruntime.__version__}"
+    assert cached.name == f"{graph_digest(Bundle.open(text_bundle), 'model.fp32.onnx')}-{onnxruntime.__version__}"
     assert cached.stat().st_mode & 0o777 == 0o700
 
 

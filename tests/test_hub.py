@@ -16,7 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hub_server import OWNER, STRANGER, Blob, Fault, Hub, Repository
 from huggingface_hub.utils._shared_blobs import publish_blob_to_shared_store
+from hydrant.bundle.hub_download import bundle_name, local_folder
+from hydrant.bundle.store import located
+from hydrant.cli.inspect import inspect_bundle
 from hydrant.errors import BundleError, HydrantError, InputError
+from hydrant.serving.service import list_bundles
 from serve_support import command
 from test_signature import write_key
 
@@ -234,6 +238,48 @@ def test_malformed_names_are_rejected_without_a_request(name: str, hub: Hub, bun
     with pytest.raises(InputError, match="expected USER/NAME"):
         hydrant.push(bundle, name)
     assert not hub.requests
+
+
+def test_paths_never_reach_the_hub(
+    hub: Hub, pushed: Repository, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in (f"./{NAME}", f"{NAME}/", Path(NAME)):
+        with pytest.raises(BundleError, match="does not exist"):
+            hydrant.load(place)
+    with pytest.raises(BundleError, match="does not exist"):
+        hydrant.export_onnx(NAME)
+    assert hub.requests == []
+    named = shutil.copytree(bundle, tmp_path / "models" / "hydrant")
+    shutil.copytree(bundle, tmp_path / "models" / "digits")
+    assert set(list_bundles(local_folder("models"))) == {"digits", "hydrant"}, "a bundle's name is not a repository's"
+    assert bundle_name(named) == "hydrant"
+
+
+def test_a_copy_keeps_the_signature_and_inspect_reads_no_weights(hub: Hub, bundle: Path, tmp_path: Path) -> None:
+    maker = write_key(tmp_path / "a.pem", ec.generate_private_key(ec.SECP256R1()))
+    signed = shutil.copytree(bundle, tmp_path / "bundle")
+    hydrant.sign(signed, tmp_path / "a.pem")
+    hydrant.push(signed, NAME)
+    hub.requests.clear()
+    facts = inspect_bundle(located(NAME))
+    assert (facts["problems"], facts["signature"]) == ([], "not checked; give --trust")
+    assert facts["files"]["fused.safetensors"]["state"] == facts["graphs"]["model.fp16.onnx"] == "not downloaded"
+    assert not downloads(hub) & {"fused.safetensors", "model.fp32.onnx", "model.fp16.onnx"}
+    hydrant.push(located(NAME), "user/copy")
+    assert_equal(answers("user/copy", trust=maker), answers(bundle))
+    with pytest.raises(InputError, match="cannot be changed"):
+        hydrant.sign(located(NAME), tmp_path / "a.pem")
+
+
+def test_a_folder_of_git_is_not_replaced_and_a_token_not_shown(hub: Hub, bundle: Path, tmp_path: Path) -> None:
+    hydrant.push(bundle, to=tmp_path / "clone")
+    (tmp_path / "clone" / ".git").mkdir()
+    with pytest.raises(InputError, match="is a git repository"):
+        hydrant.push(bundle, to=tmp_path / "clone", force=True)
+    with pytest.raises(InputError, match="the access token is malformed") as refused:
+        hydrant.push(bundle, NAME, token="hf_se\ncret")
+    assert "hf_se" not in str(refused.value)
 
 
 @pytest.mark.parametrize("token", [STRANGER, "hf_wrong"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from hydrant import Figures, Reading
+from hydrant import Figures
 from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
@@ -60,6 +59,8 @@ class Listed(torch.utils.data.Dataset[Any]):
         lambda rows: [(row["text"], torch.tensor(LABELS.index(row["label"]))) for row in rows],
         lambda rows: ([{"text": row["text"]} for row in rows], [row["label"] for row in rows]),
         lambda rows: (Listed([row["text"] for row in rows]), torch.tensor([0, 2])),
+        lambda rows: ([row["text"] for row in rows], ("0", "2")),
+        lambda rows: ([row["text"] for row in rows], pandas.Series([0.0, 2.0])),
         lambda rows: datasets.DatasetDict(validation=datasets.Dataset.from_list(rows)),
         lambda rows: datasets.IterableDatasetDict({"x": datasets.Dataset.from_list(rows).to_iterable_dataset()}),
     ],
@@ -261,20 +262,3 @@ def test_a_data_set_by_configuration_and_split(repository: str) -> None:
         texts(repository)
     with pytest.raises(InputError, match="'sentence'"):
         texts(f"{repository}:small", DataOptions(text="sentence"))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_verbs_accept_all_types_of_data(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
-    words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
-    rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]
-    reading = Reading(batch_size=8)
-    plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in (rows, iter(rows))]
-    assert plans[0].members == plans[1].members
-    unlike = [row["text"][::-1] for row in rows]
-    own = shutil.copytree(text_bundle, tmp_path / "bundle")
-    report = hydrant.calibrate(own, Listed(rows), iter(unlike), reading=reading)
-    assert report.calibration.fitted is not None
-    assert report.calibration.fitted["ood_examples"] == 40
-    test = datasets.DatasetDict(test=datasets.Dataset.from_list(rows))
-    report = hydrant.evaluate(own, test, unlike, figures=Figures(bootstrap=0), force=True)
-    assert report.examples == 40

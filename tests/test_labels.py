@@ -25,7 +25,7 @@ from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan
 from token_support import loss_with_gate
 
 MULTI_LABEL = "multi_label_classification"
@@ -67,7 +67,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     for seed, (name, count) in enumerate({"train": 160, "val": 120, "test": 100}.items()):
         write_table(folder / f"{name}.csv", count, seed)
-    (folder / "other.csv").write_text("\n".join(["text", *("[MASK] " * (1 + i % 7) for i in range(40))]) + "\n")
     return folder
 
 
@@ -281,42 +280,3 @@ def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> Non
     (tmp_path / "some.csv").write_text("text,label\n" + "hello,greeting\nworld,[]\n" * 12)
     told = tune(bundle, tmp_path / "some.csv", Jointly(epochs=1, learning_rate=1e-5), output=tmp_path / "other")
     assert told.unseen == ("money", "weather")
-
-
-# The command line, and what is refused
-
-
-def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    def ran(*words: object) -> str:
-        done = run_cli(*words)
-        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    ran("plan", checkpoint, "--data", data / "train.csv", "--keep", 2, "--fork-from", 1, "-o", tmp_path / "plan.json")
-    ran("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out)
-    told = ran("tune", out, "--data", data / "train.csv", "--epochs", 2, "--learning-rate", 0.003)
-    assert "accuracy" in told
-    ran("export", out)
-    told = ran("calibrate", out, "--data", data / "val.csv", "--fit", data / "train.csv")
-    assert "one for each label" in told
-    assert "for the best F1" in told
-    ran("verify", out, "--backend", "onnxruntime", "--data", data / "test.csv")
-    told = ran("evaluate", out, "--data", data / "test.csv", "--ood", data / "other.csv", "--compare", checkpoint,
-               "--bootstrap", 20, "--html", tmp_path / "page.html")  # fmt: skip
-    for words in ("micro F1", "macro F1", "mean average precision", "OOD AUROC by energy", "greeting"):
-        assert words in told
-    page = (tmp_path / "page.html").read_text()
-    assert "Detection of wrong answers" in page
-    shown = ran("predict", out, "hello money")
-    assert shown.split()[:2] == ["input", "labels"]
-    document = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]
-    assert set(document["probabilities"]) == set(NAMES)
-    assert {"labels", "predictive_entropy", "mutual_information", "energy", "distance", "abstain"} <= set(document)
-    assert "label" not in document
-    thresholds = json.loads((out / "calibration.json").read_text())["labels"]["thresholds"]
-    above = {name for name, limit in zip(NAMES, thresholds, strict=True)
-             if np.float32(document["probabilities"][name]) > np.float32(limit)}  # fmt: skip
-    assert {each["label"] for each in document["labels"]} == above
-    assert "any of which may apply" in ran("inspect", out)

@@ -28,7 +28,6 @@ from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run_cli
 
 MODULE = sys.modules["hydrant.workflow.make_bundle"]  # the function has the same name
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
@@ -62,7 +61,7 @@ def make_small(tables: dict[str, Path], checkpoint: Path, output: Path, **option
 
 @pytest.fixture(scope="module", autouse=True)
 def _undrawn() -> Iterator[None]:
-    """Calls in this process draw no pictures, which are slow; the command line does."""
+    """Calls in this process draw no pictures, which are slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         yield
@@ -348,24 +347,3 @@ def test_circuits_are_searched_on_the_data_that_choose(
     assert (facts["objective"], facts["ood_examples"]) == ("separation", 36), "the half that chooses"
     for unknown, task in ((None, "classification"), (parts.choosing, "score")):  # regression has no entropy
         assert recipe.methods(unknown, task) == [hydrant.Circuit(objective="nll"), "random"]
-
-
-@pytest.mark.slow
-def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
-    out, page = tmp_path / "out", tmp_path / "report.html"
-    command = (
-        "make", bert_checkpoint, "--data", tables["train"], "--validation", tables["validation"],
-        "--ood", tables["ood"], "--test", tables["test"], "--budget", 1.2, "--fast", "--html", page, "-o", out,
-    )  # fmt: skip
-    done = run_cli(*command)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("hydrant: WARNING")]
-    assert [line.split()[0] for line in lines] == ["plan", "fuse", "tune", "export", "calibrate", "verify", "evaluate"]
-    assert "3 members fork at layer " in lines[0]
-    assert "skipped (fast)" in lines[2]
-    assert "on 30 examples used for no choice" in lines[-1]
-    assert f"wrote {out}" in done.stdout
-    assert page.read_text().lower().startswith("<!doctype html>")
-    useless = run_cli(*command, "--force", "--epochs", 3)
-    assert (useless.returncode, useless.stdout) == (2, "")
-    assert "--epochs and --fast" in useless.stderr

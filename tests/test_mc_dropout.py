@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydrant import Figures, evaluate, fuse, save_bundle
+from hydrant import Figures, evaluate
 from hydrant.errors import InputError
 from hydrant.evaluation.dropout import DropoutPasses, DropoutSpec, dropout_spec
-from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
-from support import make_inputs, make_model, random_plan
+from support import make_inputs, make_model
 
 RATES: dict[str, dict[str, Any]] = {
     "bert": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1},
@@ -30,12 +29,6 @@ RATES: dict[str, dict[str, Any]] = {
 def backend(family: str, passes: int, seed: int = 0) -> TorchModule:
     model = make_model(family, **RATES[family])
     return TorchModule(DropoutPasses(model, family, architecture_of(model), passes, seed))
-
-
-@pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, processor = tmp_path_factory.mktemp("dropout") / "bundle", load_processor(bert_checkpoint, "text")
-    return save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), folder, processor).path
 
 
 @pytest.mark.parametrize("family", RATES)
@@ -78,26 +71,26 @@ def test_neither_batch_mates_nor_threads_of_the_caller_change_a_score(family: st
     assert np.abs(np.diff(together, axis=1)).min() > 0, "no two passes alike"
 
 
-def test_which_model_is_meant(bundle: Path, tmp_path: Path) -> None:
+def test_which_model_is_meant(text_bundle: Path, tmp_path: Path) -> None:
     assert dropout_spec("mc-dropout:10:some/model", []) == DropoutSpec(10, "some/model")
-    assert dropout_spec("mc-dropout:2", [bundle, "mc-dropout:2", "model"]) == DropoutSpec(2, "model")
+    assert dropout_spec("mc-dropout:2", [text_bundle, "mc-dropout:2", "model"]) == DropoutSpec(2, "model")
     assert dropout_spec("some/model", []) is None
     for source, compare, message in (
         ("mc-dropout", ["model"], "mc-dropout.*2 to 1000"),
-        ("mc-dropout:4", [bundle], r"names no checkpoint, and no checkpoint is compared"),
+        ("mc-dropout:4", [text_bundle], r"names no checkpoint, and no checkpoint is compared"),
         ("mc-dropout:4", ["a", "b"], r"several are compared \(a, b\)"),
     ):
         with pytest.raises(InputError, match=message):
             dropout_spec(source, compare)
 
 
-def test_a_checkpoint_without_dropout_is_refused(bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_dropout_is_refused(text_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    shutil.copytree(bundle / "processor", tmp_path / "still", dirs_exist_ok=True)
+    shutil.copytree(text_bundle / "processor", tmp_path / "still", dirs_exist_ok=True)
     data = (["hello world", "the money"], ["a", "b"])
     make_model("bert", **still, id2label=dict(enumerate("abcde")), label2id={n: i for i, n in enumerate("abcde")}
                ).save_pretrained(tmp_path / "still")  # fmt: skip
     with pytest.raises(InputError, match=r"still has dropout rates of zero.*hydrant plan --method dropout"):
-        evaluate(bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
+        evaluate(text_bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
     with pytest.raises(InputError, match="different classes: LABEL_0"):
-        evaluate(bundle, data, compare=[f"mc-dropout:3:{vit_checkpoint}"], figures=Figures(bootstrap=0))
+        evaluate(text_bundle, data, compare=[f"mc-dropout:3:{vit_checkpoint}"], figures=Figures(bootstrap=0))

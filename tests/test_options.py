@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import hydrant
 import pytest
 from hydrant import (
     Budget,
@@ -93,7 +92,7 @@ def test_help_is_short_and_its_example_can_be_parsed(
 def test_an_option_is_its_parameter() -> None:
     """Name, type, default, choices and help come from the signature and the docstring."""
     options = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
-    assert (options.bundle, options.data, options.risk) == (Path("out"), "x.csv", 0.25)
+    assert (options.bundle, options.data, options.risk) == ("out", "x.csv", 0.25)
     assert read_options(options) == Reading(batch_size=7)
     assert not hasattr(options, "coverage"), "omitted options keep the verb's default"
 
@@ -176,20 +175,8 @@ def test_overview_shows_six_commands_first_and_imports_no_subcommand(words: list
     assert not {f"hydrant.cli.{name}" for name in COMMANDS} & modules
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text bundle with a graph; ``bare`` beside it has neither graph nor processor."""
-    from support import make_model, make_tokenizer, random_plan
-
-    folder = tmp_path_factory.mktemp("options")
-    ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
-    hydrant.save_bundle(ensemble, folder / "bare", tensors_only=True)
-    hydrant.export_onnx(hydrant.save_bundle(ensemble, folder / "out", make_tokenizer(folder / "source")))
-    return folder / "out"
-
-
-def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
-    modules = loaded("predict", str(bundle), "hello world", "--backend", "onnxruntime")
+def test_predicting_imports_only_what_it_needs(text_bundle: Path) -> None:
+    modules = loaded("predict", str(text_bundle), "hello world", "--backend", "onnxruntime")
     assert "onnxruntime" in modules
     assert not modules & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     commands = {name.removeprefix("hydrant.cli.") for name in modules if name.startswith("hydrant.cli.")}
@@ -197,11 +184,11 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-@pytest.mark.parametrize("words", [["--version"], ["inspect", "BARE", "--json"], ["predict", "BUNDLE", "hello"],
+@pytest.mark.parametrize("words", [["--version"], ["inspect", "BUNDLE", "--json"], ["predict", "BUNDLE", "hello"],
                                    ["predict", "BUNDLE", "--input", "FILE", "--skip-invalid"]])  # fmt: skip
-def test_a_full_device_is_reported_in_one_line(words: list[str], bundle: Path, tmp_path: Path) -> None:
+def test_a_full_device_is_reported_in_one_line(words: list[str], text_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
-    places = {"BUNDLE": str(bundle), "BARE": str(bundle.with_name("bare")), "FILE": str(tmp_path / "x.csv")}
+    places = {"BUNDLE": str(text_bundle), "FILE": str(tmp_path / "x.csv")}
     command = [sys.executable, "-m", "hydrant", *(places.get(word, word) for word in words)]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd="/")

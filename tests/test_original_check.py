@@ -19,18 +19,12 @@ from hydrant.data.text import TextProcessor
 from hydrant.errors import BundleError, UnsupportedModelError
 from support import make_model, make_tokenizer, run_cli
 from token_support import make_tagger, make_word_tokenizer
-from traced_support import MODELS, build
+from traced_support import MODELS, build, make
 
 
 def gpt2(folder: Path, types: bool) -> Path:
     """A GPT-2 with a tokenizer that gives token types, which it looks up in the table of tokens, or gives none."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 99, "n_positions": 40, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
-    model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes, **ends))
-    for parameter in model.parameters():
-        parameter.data.normal_(0, 0.3)
-    model.save_pretrained(folder)
+    make("gpt2").save_pretrained(folder)
     tokenizer = make_tokenizer(folder / "source")
     tokenizer.model_input_names = ["input_ids", "attention_mask", *(["token_type_ids"] if types else [])]
     tokenizer.save_pretrained(folder)

@@ -64,18 +64,6 @@ def test_every_module_imports_without_optional_libraries() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_light_modules_import_no_torch() -> None:
-    light = ["hydrant", "hydrant.runtime", "hydrant.cli.main", "hydrant.data.examples", "hydrant.export"]
-    code = f"""
-import importlib, sys
-for module in {light}:
-    importlib.import_module(module)
-    print(module, [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules])
-"""
-    done = python(code)
-    assert done.stdout.splitlines() == [f"{module} []" for module in light], done.stderr
-
-
 def requirements(project: dict[str, Any], extra: str | None = None) -> Iterator[Requirement]:
     """What the package asks for, with what it asks for through its own extras."""
     for text in project["dependencies"] if extra is None else project["optional-dependencies"][extra]:

@@ -372,19 +372,3 @@ def test_colors_widths_names_and_requests(browser: Browser, address: str) -> Non
     assert len(browser.requests) > 10
     assert all(each.startswith((address, "blob:" + address, "about:")) for each in browser.requests)
     assert browser.complaints == []
-
-
-def test_the_page_requires_the_token(models: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    with running(models / "score" / "1", token=TOKEN) as closed, Browser() as browser:
-        browser.visit(f"{closed.url}/")
-        browser.until("document.getElementById('state-text').textContent === 'Token required'")
-        browser.run("document.getElementById('token').focus()")
-        browser.type(TOKEN)
-        browser.press("Enter", 13)
-        browser.run("document.querySelector('#access-form button').click()")
-        browser.until("document.getElementById('state-text').textContent === 'Ready'")
-        ask(browser, TEXTS[0])
-        assert texts(browser, ".sure b")
-        assert browser.run("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])") == '[{},{},""]'

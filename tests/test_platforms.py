@@ -23,7 +23,7 @@ from hydrant.bundle.store import new_bundle
 from hydrant.errors import BundleError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_system import ABSENT
+from other_system import ABSENT, without_proc
 
 OLDER = Path(__file__).parent / "bundles_0_1_0"
 KEYS: dict[str, Any] = {"hydrant": "0.2.0", "family": "bert", "members": 1, "labels": ["a", "b"]}
@@ -34,17 +34,11 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Windows refuses: locks, opening a folder, exchanging two names; and a disk without hard links."""
     for name in ABSENT:
         monkeypatch.setitem(sys.modules, name, None)
-    opened = os.open
-
-    def file_only(path: Any, *rest: Any, **named: Any) -> int:
-        if "dir_fd" not in named and Path(path).is_dir():  # as rmtree opens them, on Linux alone
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *rest, **named)
 
     def no_links(*_: Any, **__: Any) -> None:
         raise OSError(1, "Incorrect function")
 
-    monkeypatch.setattr(os, "open", file_only)
+    monkeypatch.setattr(os, "open", without_proc(os.open, files_only=True))
     monkeypatch.setattr(os, "link", no_links)
     monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
 
@@ -85,15 +79,6 @@ def output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_texts_are_predicted_without_what_other_systems_lack(system: str) -> None:
-    with load(OLDER / "text", "onnxruntime") as predictor:
-        expected = predictor.predict("hello world")
-    words = ("predict", OLDER / "text", "hello world", "--backend", "onnxruntime", "--json")
-    (row,) = json.loads(output(on(system, LIBRARIES, *words)))["predictions"]
-    assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
 
 
 @pytest.mark.slow

@@ -65,25 +65,6 @@ def test_columns_have_the_order_of_the_sorted_classes(predictor: hydrant.Predict
     assert predictor.classes_[probabilities.argmax(axis=1)].tolist() == [NAMES[index] for index in prediction.label]
 
 
-def test_metrics_of_scikit_learn_agree_with_their_definitions(predictor: hydrant.Predictor) -> None:
-    probabilities, classes = predictor.predict_proba(TEXTS), predictor.classes_
-    truth = TRUE[:, None] == classes
-    loss = metrics.log_loss(TRUE, probabilities, labels=classes)
-    assert loss == pytest.approx(-np.log(probabilities[truth]).mean())
-    top = np.argsort(-probabilities)[:, :2]
-    expected = (classes[top] == TRUE[:, None]).any(axis=1).mean()
-    assert metrics.top_k_accuracy_score(TRUE, probabilities, k=2, labels=classes) == pytest.approx(expected)
-    for average in ("ovr", "ovo"):
-        assert 0 < metrics.roc_auc_score(TRUE, probabilities, multi_class=average, labels=classes) < 1
-    each = [metrics.roc_auc_score(truth[:, k], probabilities[:, k]) for k in range(3)]
-    assert metrics.roc_auc_score(TRUE, probabilities, multi_class="ovr") == pytest.approx(np.mean(each))
-    for index in range(3):
-        brier = metrics.brier_score_loss(truth[:, index], probabilities[:, index])
-        assert brier == pytest.approx(((probabilities[:, index] - truth[:, index]) ** 2).mean())
-    shown = CalibrationDisplay.from_predictions(truth[:, 0], probabilities[:, 0], n_bins=3)
-    assert len(shown.prob_true)
-
-
 def test_scorers_and_displays_take_the_predictor(predictor: hydrant.Predictor, tmp_path: Path) -> None:
     frozen = pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 describes estimators by tags")
     loss = metrics.log_loss(TRUE, predictor.predict_proba(TEXTS), labels=predictor.classes_)

@@ -18,22 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydrant import Predictor, export_onnx, fuse, load, save_bundle
+from hydrant import Predictor, load
 from hydrant.errors import BackendError, InputError
-from hydrant.models.checkpoint import load_processor
 from spawned import probabilities_of
-from support import random_plan
 
 TEXTS = ["hello world", "transfer money today", "what is the weather", "the money"]
 SECONDS = 30.0
-
-
-@pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("processes") / "out"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
 
 
 @pytest.fixture
@@ -73,24 +63,24 @@ def answers(predictor: Predictor) -> bytes:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_a_forked_process_gets_the_same_answers(backend: str, threads: int, bundle: Path, forked: Any) -> None:
-    with load(bundle, backend, threads=threads) as predictor:
+def test_a_forked_process_gets_the_same_answers(backend: str, threads: int, text_bundle: Path, forked: Any) -> None:
+    with load(text_bundle, backend, threads=threads) as predictor:
         expected = answers(predictor)
         assert forked(lambda: str(answers(predictor) == expected)) == "True"
         assert answers(predictor) == expected
 
 
-def test_a_fork_after_torch_ran_is_refused(bundle: Path, forked: Any) -> None:
+def test_a_fork_after_torch_ran_is_refused(text_bundle: Path, forked: Any) -> None:
     """It would wait for threads that it lacks."""
-    with load(bundle, "torch") as predictor:
+    with load(text_bundle, "torch") as predictor:
         expected = answers(predictor)
         assert forked(lambda: str(answers(predictor))).startswith("BackendError: this process was forked")
         assert answers(predictor) == expected
 
 
-def test_threads_that_predict_during_a_fork_do_not_block_the_forked_process(bundle: Path, forked: Any) -> None:
+def test_threads_that_predict_during_a_fork_do_not_block_the_forked_process(text_bundle: Path, forked: Any) -> None:
     """Neither predictions nor closing wait for them."""
-    with load(bundle, "onnxruntime", threads=1) as predictor:
+    with load(text_bundle, "onnxruntime", threads=1) as predictor:
         expected, stop = answers(predictor), threading.Event()
 
         def predict() -> None:
@@ -118,29 +108,29 @@ def test_threads_that_predict_during_a_fork_do_not_block_the_forked_process(bund
                 worker.join()
 
 
-def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
+def test_a_spawned_process_loads_the_bundle_itself(text_bundle: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         for backend in ("onnxruntime", "openvino", "torch"):
-            with load(bundle, backend) as predictor:
-                probabilities = pool.apply_async(probabilities_of, [str(bundle), TEXTS, backend]).get(timeout=120)
+            with load(text_bundle, backend) as predictor:
+                probabilities = pool.apply_async(probabilities_of, [str(text_bundle), TEXTS, backend]).get(timeout=120)
                 np.testing.assert_array_equal(probabilities, predictor.predict(TEXTS).probabilities, err_msg=backend)
                 with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
                     pickle.dumps(predictor)
 
 
-def test_onnx_runtime_telemetry_is_disabled(bundle: Path, tmp_path: Path) -> None:
+def test_onnx_runtime_telemetry_is_disabled(text_bundle: Path, tmp_path: Path) -> None:
     """Telemetry would store a machine number and its messages in the home folder."""
     words = "import sys, hydrant; hydrant.load(sys.argv[1], 'onnxruntime').predict(['hello world'])"
     libraries = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
     variables = {**libraries, "HOME": str(tmp_path), "PATH": os.defpath}  # none that would reveal a test machine
-    subprocess.run([sys.executable, "-c", words, str(bundle)], check=True, cwd="/", env=variables)
+    subprocess.run([sys.executable, "-c", words, str(text_bundle)], check=True, cwd="/", env=variables)
     assert list(tmp_path.iterdir()) == []
     words = "import os, hydrant; assert os.environ['ORT_DISABLE_TELEMETRY'] == '0'"  # a user's value is kept
     subprocess.run([sys.executable, "-c", words], check=True, env={**variables, "ORT_DISABLE_TELEMETRY": "0"})
 
 
-def test_a_predictor_is_freed_without_the_collector(bundle: Path) -> None:
-    predictor = load(bundle, "onnxruntime")
+def test_a_predictor_is_freed_without_the_collector(text_bundle: Path) -> None:
+    predictor = load(text_bundle, "onnxruntime")
     predictor.predict(TEXTS)
     gc.collect()
     gc.disable()  # as `hydrant serve` freezes its startup objects

@@ -330,17 +330,3 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     images = [picture(90, 60), picture(40, 100)]
     pixels = pixels_of(from_transformers(made, spec), images)
     agree(pixels, made(images, return_tensors="np"))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"size": {"shortest_edge": SIDE + 1}},
-        {"do_center_crop": True, "crop_size": 10},
-        {"size": {"height": 0, "width": SIDE}},
-        {"image_std": [0.5, 0.0, 0.5]},
-    ],
-)
-def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"preprocessor_config\.json"):
-        configured(tmp_path, **changes)

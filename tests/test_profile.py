@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
-from hydrant.bundle.architecture import Architecture
 from hydrant.data.check_inputs import full_batch
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
 from hydrant.evaluation.profile_targets import Subject, baseline_subjects
@@ -48,18 +47,6 @@ def text_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
     export_onnx(path)
     return path
-
-
-@pytest.fixture(scope="module")
-def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "bundle"
-    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
-    export_onnx(path)
-    return path
-
-
-def architecture(bundle: Path) -> Architecture:
-    return Architecture.from_json(json.loads((bundle / "config.json").read_text()))
 
 
 def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
@@ -130,7 +117,7 @@ def test_baselines_are_the_plain_and_rewritten_single_model_and_a_deep_ensemble(
     # 3 layers of stacked query-key-value, scores, mixture, output, 2 × MLP; pooler and classifier
     assert products(plain) == 3 * 6 + 2
     bundle = Bundle.open(text_bundle)
-    batch = full_batch(architecture(text_bundle), 2, 9, 0)
+    batch = full_batch(bundle.any_architecture(), 2, 9, 0)
     outputs = []
     for subject in subjects[3:]:
         opened = subject.open(bundle, 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,13 +194,3 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
             assert mine["label"] == [theirs["label"]]
             assert mine["energy"] == [pytest.approx(theirs["energy"], abs=5e-6)]
     assert forms == {True, False}
-
-
-def test_the_error_without_ray_names_its_extra(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("text\nhello\n")
-    hiding = "import sys; sys.modules['ray'] = None; from hydrant.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", hiding, "predict", bundle, "--input", "x.csv", "--output", "y", "--engine", "ray"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'hydrant-uq[ray]'" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]

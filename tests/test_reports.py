@@ -9,22 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydrant import Figures, Reading, Timing, evaluate, export_onnx, fuse, profile, save_bundle, verify
+from hydrant import Figures, Reading, Timing, evaluate, profile, verify
 from hydrant.bundle import store
 from hydrant.bundle.reports import store_reports
 from hydrant.errors import InputError
-from hydrant.models.checkpoint import load_processor
-from support import random_plan
 from test_files_and_bundle import tree
-
-
-@pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reports") / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
-
 
 SHORT = Timing(batch=[1], sequence=[8], seconds=0.0, iterations=2)
 VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
@@ -35,9 +24,11 @@ VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
 
 
-def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_report_on_other_files_is_not_stored(
+    text_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A bundle that is recalibrated during a measurement gets no report; other new files do not matter."""
-    path = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    path = Path(shutil.copytree(text_bundle, tmp_path / "copy"))
     measured = store.Bundle.open(path)
     store.Bundle.open(path).add({"reports/other.json": b"{}", "engines/one.json": b"{}"})
     assert store_reports(measured, {"reports/verify.json": b"{}"}, None) == ["reports/verify.json"]
@@ -48,20 +39,20 @@ def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_reports_can_be_written_to_a_folder(verb: str, bundle: Path, text_csv: Path, tmp_path: Path) -> None:
-    before = tree(bundle)
-    report = VERBS[verb](bundle, text_csv, tmp_path / "deep" / "er")
-    assert tree(bundle) == before
+def test_reports_can_be_written_to_a_folder(verb: str, text_bundle: Path, text_csv: Path, tmp_path: Path) -> None:
+    before = tree(text_bundle)
+    report = VERBS[verb](text_bundle, text_csv, tmp_path / "deep" / "er")
+    assert tree(text_bundle) == before
     stored = json.loads((tmp_path / "deep" / "er" / STORED[verb]).read_text())
     assert stored["hydrant"] == report.to_json()["hydrant"]
     if verb == "evaluate":
         assert {Path(name) for name in report.files} == set((tmp_path / "deep" / "er").iterdir())
 
 
-def test_unusable_folders_are_refused_before_the_work(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
+def test_unusable_folders_are_refused_before_the_work(text_bundle: Path, text_csv: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match=r"cannot write into .*file.deep: Not a directory; choose another folder"):
-        VERBS["verify"](bundle, None, tmp_path / "file" / "deep")
+        VERBS["verify"](text_bundle, None, tmp_path / "file" / "deep")
     with pytest.raises(InputError, match=r"report folder .*reports is inside the bundle"):
-        VERBS["evaluate"](bundle, text_csv, bundle / "reports")
+        VERBS["evaluate"](text_bundle, text_csv, text_bundle / "reports")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,7 +12,6 @@ import oracle
 import pytest
 import torch
 from hydrant import GraphForm, HeadPlan, export_onnx, fuse, save_bundle
-from hydrant.errors import InputError
 from hydrant.export import export
 from hydrant.export.rewrites import REWRITES
 from hypothesis import HealthCheck, given, settings
@@ -124,9 +123,3 @@ def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:
         last = f"layers.{LAYERS - 1}.mlp.activation"
         (shape,) = [v.type.tensor_type.shape.dim for v in model.graph.value_info if v.name == last]
         assert shape[2].dim_value == 1, lowering
-
-
-@pytest.mark.parametrize("form", [{"without": ["fast"]}, {"lowering": "flat"}, {"attention": "flash"}])
-def test_unknown_forms_are_rejected(form: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"'(fast|flat|flash)'"):
-        GraphForm(**form)

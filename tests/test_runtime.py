@@ -18,7 +18,6 @@ from hydrant import Bundle, Conformal, HydrantError, Prediction, Predictor, fuse
 from hydrant.bundle.calibration import Calibration, Intervals
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
-from PIL import Image
 from support import make_inputs, make_model, random_plan
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "what is hello", "money money"]
@@ -84,28 +83,6 @@ def test_streaming_reads_no_further_than_its_window(text_bundle: Path) -> None:
         assert len(next(stream)) == taken == 2 * 16
         assert len(next(stream)) == 32
         assert taken == 64
-
-
-def test_image_inputs_of_all_types(image_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
-    import transformers
-
-    rng = np.random.default_rng(0)
-    arrays = [rng.integers(0, 256, (size, size + 3, 3), dtype=np.uint8) for size in (9, 12, 40)]
-    pictures = [Image.fromarray(array) for array in arrays]
-    paths = [tmp_path / f"{index}.png" for index in range(3)]
-    for picture, path in zip(pictures, paths, strict=True):
-        picture.save(path)
-    pixels = transformers.ViTImageProcessorPil.from_pretrained(vit_checkpoint)(pictures, return_tensors="pt")[
-        "pixel_values"
-    ]
-    model = transformers.ViTForImageClassification.from_pretrained(vit_checkpoint).eval()
-    expected = oracle.ensemble([model], random_plan("vit", 3), {"pixel_values": pixels})
-    with load(image_bundle) as predictor:
-        for inputs in (arrays, pictures, paths, [str(path) for path in paths], {"pixel_values": pixels.numpy()}):
-            np.testing.assert_allclose(predictor.predict(inputs).probabilities, expected["probabilities"], atol=1e-5)
-        one = predictor.predict(arrays[0])
-        np.testing.assert_allclose(one.probabilities, expected["probabilities"][:1], atol=1e-5)
-        assert len(predictor.predict(np.stack([arrays[1][:, :12]] * 4))) == 4
 
 
 def test_ready_tensors(text_bundle: Path) -> None:

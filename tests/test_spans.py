@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +35,6 @@ def test_metrics_are_those_of_seqeval() -> None:
         counts = span_counts(expected, predicted, types, len(case["known"]))
         for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
-
-
-@given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), max_size=12))
-def test_spans_are_those_of_a_regular_expression(tags: list[str]) -> None:
-    """An IOB span is a B or I tag and the following I tags of its type."""
-    letters = {"O": "o", "B-PER": "P", "I-PER": "p", "B-LOC": "L", "I-LOC": "l"}
-    text = "".join(letters[tag] for tag in tags)
-    expected = [
-        ({"p": "PER", "l": "LOC"}[match.group()[0].lower()], match.start(), match.end() - 1)
-        for match in re.finditer("Pp*|pp*|Ll*|ll*", text)
-    ]
-    assert find_spans(tags) == expected
 
 
 @given(st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in TYPES)]), max_size=12))

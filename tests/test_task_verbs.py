@@ -15,17 +15,15 @@ import oracle
 import pytest
 import sklearn.covariance
 import torch
-from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe, tasks
+from hydrant import Bundle, Figures, Grid, Recipe, tasks
 from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.cli.plan import exploration_text, plan_text
+from hydrant.cli.plan import exploration_text
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
 from hydrant.data.processor import from_transformers
-from hydrant.errors import InputError
 from hydrant.evaluation.metric_names import BASELINES
 from hydrant.metrics import class_metrics as metrics
-from hydrant.metrics.spans import find_spans
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
@@ -34,7 +32,7 @@ from PIL import Image
 from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
 from task_support import KINDS, TASKS, Case, make_case
 from token_support import TAGS, make_tagger, sentences
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -258,28 +256,6 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
     assert assert_circuits(model, (id_data, ood_data), ready, "both", naive_circuit(passes, "both")) == DETECTING
 
 
-@pytest.mark.slow
-def test_circuits_of_a_regression(cases: dict[str, Case]) -> None:
-    case = cases["regression"]
-    how = Circuit(objective="nll", max_accuracy_loss=0)
-    with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 33 held-out examples"):
-        hydrant.plan_heads(case.checkpoint, near(case, 0.1), how, keep=1, members=2)
-    how = Circuit(objective="nll", max_accuracy_loss=99)
-    assert "RMSE on 33 held-out examples" in plan_text(hydrant.plan_heads(case.checkpoint, near(case), how, keep=1))
-    within = hydrant.plan_heads(case.checkpoint, near(case), how, keep=Budget(1.5), members=2)
-    assert within.provenance["budget"]["rmse"] > 0
-
-
-def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
-    """Texts with labels near the model's predictions, so that pruning increases the error."""
-    texts = list(read_examples(case.validation, None).inputs)
-    model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
-    with torch.no_grad():
-        inputs = AutoTokenizer.from_pretrained(case.checkpoint)(texts, padding=True, return_tensors="pt")
-        scores = model(**inputs).logits[:, 0].numpy()
-    return texts, (scores + np.random.default_rng(0).normal(0, spread * scores.std(), len(scores))).tolist()
-
-
 # evaluate --baselines
 
 
@@ -314,37 +290,3 @@ def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], t
     assert baselines.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
     energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
     assert baselines.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
-
-
-def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
-    """Against spans of the untouched checkpoint, one text at a time."""
-    case = cases["tokens"]
-    figures = Figures(baselines=True, bootstrap=20)
-    strange = sentences(30, 9)[0]
-    report = hydrant.evaluate(
-        bundles["tokens"], case.validation, (strange, None), figures=figures, compare=[case.checkpoint]
-    )
-    baselines = report.models[1].baselines
-    assert baselines is not None
-    assert set(baselines.left_out) == {"knn", "vim", "mahalanobis", "relative_mahalanobis"}
-    assert {name.partition(".")[0] for name in baselines.figures} | set(baselines.left_out) == set(BASELINES)
-    model = AutoModelForTokenClassification.from_pretrained(case.checkpoint).eval()
-    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
-
-    def energies(texts: list[list[str]]) -> np.ndarray:
-        spans = []
-        for words in texts:
-            inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-            with torch.no_grad():
-                logits = model(**inputs).logits[0].double().numpy()
-            logits = logits[[inputs.word_ids(0).index(word) for word in range(len(words))]]
-            energy = -np.log(np.exp(logits).sum(axis=1))
-            for _, first, last in find_spans([TAGS[label] for label in logits.argmax(axis=1)]):
-                spans.append(energy[first : last + 1].max())
-        return np.array(spans)
-
-    examples = read_examples(case.validation, TAGS, task="tokens")
-    inside, outside = (energies([list(text) for text in texts]) for texts in (examples.inputs, strange))
-    figure = baselines.figures["energy.auroc"]
-    assert figure.value == pytest.approx(metrics.auroc(inside, outside), abs=2e-3)
-    assert figure.low <= figure.value <= figure.high

@@ -165,16 +165,6 @@ def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Pa
         assert np.isnan(prediction.distance[~prediction.mask]).all()
 
 
-def test_a_span_has_the_distance_of_its_farthest_word(far_bundle: Path) -> None:
-    with hydrant.load(far_bundle, "torch") as predictor:
-        prediction = predictor.predict(sentences(12, seed=5)[0])
-        pairs = list(zip(predictor.words(prediction), predictor.spans(prediction), strict=True))
-    spans = [(words, span) for words, of_text in pairs for span in of_text]
-    assert any(span.last_word > span.first_word for _, span in spans)
-    for words, span in spans:
-        assert span.distance == words.prediction.distance[span.first_word : span.last_word + 1].max()
-
-
 def test_ood_texts_choose_the_taps_of_the_distance(far_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(far_bundle, tmp_path / "bundle")
     strange = [["carl", "carl", place, "##na"] for place in ("rome", "paris")] * 10

@@ -322,37 +322,6 @@ def test_the_command_line_says_what_a_traced_bundle_lacks(bundle: Bundle, tmp_pa
         assert (result.returncode, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.stderr
 
 
-def test_from_plan_to_prediction_with_texts(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    out, plan = tmp_path / "out", tmp_path / "plan.json"
-    words = ["hello world", "transfer money", "what is the weather today"]
-    for name, start in (("a", 0), ("b", 1)):
-        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(60)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-
-    def does(*arguments: Any) -> str:
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    heads = ["--keep", "0.5", "--fork-from", "1"]
-    does("plan", checkpoint, "--traced", "--data", tmp_path / "a.csv", *heads, "-o", plan)
-    does("fuse", checkpoint, "--traced", "--plan", plan, "-o", out)
-    does("export", out, "--member-outputs")
-    does("calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv", "--force")
-    assert "traced, sliced: members of DebertaV2ForSequenceClassification" in does("inspect", out)
-    output = json.loads(does("predict", out, *words, "--json"))
-    reference = hydrant.load(out, "torch").predict(words)
-    runs = {name: hydrant.load(out, name).predict(words) for name in ("onnxruntime", "openvino")}
-    for name in ("probabilities", "mutual_information", "energy", "distance"):
-        scale = max(1.0, float(np.abs(getattr(reference, name)).max()))
-        for run in runs.values():
-            np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
-    assert reference.distance is not None
-    assert len(output.get("predictions", output)) == 3
-
-
 def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:
     make("swin").save_pretrained(tmp_path / "swin")
     transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "swin")

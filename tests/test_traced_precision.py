@@ -16,6 +16,7 @@ import onnx
 import pytest
 import torch
 from hydrant.bundle.store import Bundle
+from hydrant.cli.main import main
 from hydrant.data.check_inputs import full_batch, synthetic_batches
 from hydrant.errors import GateError, InputError
 from hydrant.export import export, traced_graph
@@ -24,14 +25,13 @@ from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
 from onnx import TensorProto
 from onnx_reference import run_ort
-from support import make_tokenizer, run_cli
+from support import make_tokenizer
 from test_precision import without_saturation
 from traced_support import make, plan_of
 
-NAMES = ("deberta", "deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
+NAMES = ("deberta-v2", "deberta-v3-short", "swin", "beit", "wav2vec2", "qwen3", "gemma3", "llama")
 KINDS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 CLOSE = {"fp16": 3e-3, "int8": 3e-2}
-UNBOUNDED = ("energy", "distance")
 
 
 def saved(model: Any, place: Path, processor: Any = None) -> Bundle:
@@ -116,7 +116,7 @@ def test_traced_models_in_lower_precision_match_pytorch(
         np.testing.assert_allclose(got["energy"], wanted.energy, atol=10 * CLOSE[precision])
 
 
-@pytest.mark.parametrize("name", ["deberta-v3-short", "swin", "llama"])
+@pytest.mark.parametrize("name", ["deberta-v3-short", "swin"])
 def test_bf16_keeps_the_stream_in_float32(name: str, bundle_of: Callable[[str], tuple[Bundle, Path]]) -> None:
     bundle, _ = bundle_of(name)
     report = export(bundle, "bf16")
@@ -191,7 +191,7 @@ def test_layers_that_stay_float32_are_named(
 
 
 @without_saturation
-def test_every_verb_after_export(tmp_path: Path) -> None:
+def test_every_verb_after_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Calibration rewrites all graphs; verification and prediction run each."""
     tokenizer = make_tokenizer(tmp_path / "words")
     out = saved(make("deberta-v3-short"), tmp_path / "out", tokenizer).path
@@ -201,9 +201,9 @@ def test_every_verb_after_export(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
 
     def does(*arguments: Any) -> str:
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr + result.stdout
-        return result.stdout
+        capsys.readouterr()
+        assert main(list(map(str, arguments))) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
 
     data, more = ("--data", tmp_path / "a.csv"), tmp_path / "b.csv"
     hydrant.export_onnx(out)

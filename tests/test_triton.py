@@ -23,7 +23,7 @@ from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.models import predicted
-from support import random_plan, run_cli
+from support import random_plan
 from token_support import make_tagger, make_word_tokenizer
 from triton_support import KINDS, UTILS, Request, read_config, started, strings, tensors
 
@@ -450,14 +450,3 @@ def test_options_that_cannot_be_used(
     with pytest.raises(InputError, match=message):
         triton_repository(bundles["text"], tmp_path / "r", **options)
     assert not (tmp_path / "r").exists()
-
-
-def test_the_command_line(bundles: dict[str, Path], tmp_path: Path) -> None:
-    words = ["triton", bundles["text"], "-o", tmp_path / "r", "--name", "intents", "--device", "gpu"]
-    done = run_cli(*words, "--max-batch", "8", "--json")
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["models"] == ["intents_prepare", "intents_graph", "intents_decide", "intents"]
-    assert read_config(tmp_path / "r/intents").max_batch_size == 8
-    again = run_cli(*words)
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)

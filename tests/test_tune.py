@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -47,7 +46,7 @@ from hydrant.tuning.tuned_bundle import StoredProcessor
 from hydrant.tuning.tuning_data import epoch_batches, held_out_share
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
 FILLERS = ["today", "what", "is", "the"]
@@ -550,24 +549,6 @@ def test_refused(change: dict[str, Any], message: str, source: Path) -> None:
 
 
 # The command line
-
-
-def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export_onnx(bundle)
-    train, val = write_csv(tmp_path / "train.csv", sentences(60, 0)), write_csv(tmp_path / "val.csv", sentences(25, 1))
-    command = ["tune", bundle, "--data", train, "--learning-rate", "1e-3", "--epochs", "1"]
-    done = run_cli(*command, "-o", tmp_path / "tuned")
-    assert done.returncode == 0, done.stderr
-    assert "exported again: model.fp32.onnx" in done.stdout
-    words = [str(word) for word in command]
-    assert cli.main([*words, "--validation", str(val), "--per-member", "--keep-separate", "norms,mlp", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["bundle"] == str(bundle)
-    assert facts["validation"] == "val.csv"
-    assert len(facts["members"]) == 3
-    assert facts["drift"]["examples"] == 25
-    assert cli.main([*words, "--learning-rate", "0"]) == 2
-    assert capsys.readouterr().err.startswith("hydrant: error: --learning-rate is '0.0'; expected")
 
 
 def test_interrupted_command_reports_how_to_continue(

@@ -34,18 +34,9 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     assert saved == json.loads(json.dumps(report.to_json()))
 
 
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundle with a graph, to be copied."""
-    path = tmp_path_factory.mktemp("verify") / "bundle"
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
-    export_onnx(path)
-    return path
-
-
 @pytest.fixture
-def bundle(untouched: Path, tmp_path: Path) -> Bundle:
-    return Bundle.open(shutil.copytree(untouched, tmp_path / "bundle"))
+def bundle(text_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(shutil.copytree(text_bundle, tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize("change", ["classifier.bias", "layers.1.attention.output.0.weight"])

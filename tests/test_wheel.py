@@ -15,10 +15,8 @@ import httpx
 import hydrant
 import numpy as np
 import pytest
-import transformers
 from PIL import Image
 from serve_support import command as serving_command
-from support import random_plan
 from test_house import ROOT, SOURCES
 
 CHECKOUT = Path(__file__).parents[1]
@@ -121,19 +119,6 @@ def pip(python: Path, wanted: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *pins], capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def bundles(dist: Path, bert_checkpoint: Path, vit_checkpoint: Path) -> dict[str, Path]:
-    """Text and image bundles with graphs."""
-    loaders = {"bert": transformers.AutoTokenizer, "vit": transformers.ViTImageProcessorPil}
-    paths = {}
-    for family, checkpoint in (("bert", bert_checkpoint), ("vit", vit_checkpoint)):
-        ensemble = hydrant.fuse(checkpoint, random_plan(family, 2))
-        processor = loaders[family].from_pretrained(checkpoint)
-        hydrant.export_onnx(hydrant.save_bundle(ensemble, dist / family, processor))
-        paths[family] = dist / family
-    return paths
-
-
 def run(command: list[object], cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=cwd, env=environment)
@@ -141,7 +126,9 @@ def run(command: list[object], cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+def test_a_serving_image_is_small_and_predicts(
+    serving: Path, text_bundle: Path, image_bundle: Path, tmp_path: Path
+) -> None:
     """One test, so that parallel workers install the environment once."""
     code = f"import importlib.util as u, sysconfig; print(sysconfig.get_path('purelib'), *map(u.find_spec, {ABSENT}))"
     packages, *specs = run([serving, "-c", code], serving.parent).split()
@@ -152,12 +139,12 @@ def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str,
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
     image.save(tmp_path / "cat.png")
     (tmp_path / "x.csv").write_text("text\n" + "\n".join(texts) + "\n")
-    for family, inputs, words in (("bert", texts, ["--input", "x.csv"]), ("vit", [image], ["cat.png"])):
-        with hydrant.load(bundles[family], "onnxruntime") as predictor:
+    for bundle, inputs, words in ((text_bundle, texts, ["--input", "x.csv"]), (image_bundle, [image], ["cat.png"])):
+        with hydrant.load(bundle, "onnxruntime") as predictor:
             expected = predictor.predict(inputs)
-        rows = json.loads(run([command, "predict", bundles[family], *words, "--json"], tmp_path))["predictions"]
+        rows = json.loads(run([command, "predict", bundle, *words, "--json"], tmp_path))["predictions"]
         np.testing.assert_allclose([row["confidence"] for row in rows], expected.confidence, atol=1e-6)
-    shown = run([command, "inspect", bundles["bert"]], tmp_path)
+    shown = run([command, "inspect", text_bundle], tmp_path)
     assert "graph         model.fp32.onnx: precision fp32;" in shown
     assert "PROBLEM" not in shown
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hydrant import HeadPlan, fuse, save_bundle
+from hydrant import HeadPlan
 from hydrant.bundle.staging import check_file, destination, staged_folder, write_atomically
 from hydrant.errors import InputError
-from support import make_tokenizer, random_plan, run_cli
+from support import run_cli
 from test_files_and_bundle import make_bundle, tree
-from transformers import AutoModelForSequenceClassification
 
 
 @pytest.fixture
@@ -91,16 +90,8 @@ def test_an_open_file_is_written_where_it_stands(tmp_path: Path) -> None:
     assert destination(tmp_path / "out") == tmp_path / "out"
 
 
-@pytest.fixture(scope="module")
-def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("writing")
-    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint)
-    save_bundle(fuse(model, random_plan("bert", 2)), folder / "bundle", make_tokenizer(folder / "tokenizer"))
-    return folder / "bundle"
-
-
 def test_commands_write_through_and_follow_links(
-    bundle: Path, bert_checkpoint: Path, text_csv: Path, device: Path, tmp_path: Path
+    text_bundle: Path, bert_checkpoint: Path, text_csv: Path, device: Path, tmp_path: Path
 ) -> None:
     made = run_cli("plan", bert_checkpoint, "--keep", 2, "--data", text_csv, "-o", device)
     assert made.returncode == 0, made.stderr
@@ -109,7 +100,7 @@ def test_commands_write_through_and_follow_links(
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "plan.json").is_symlink()
     assert HeadPlan.load(tmp_path / "real.json").method == "random"
-    predict = ["predict", bundle, "--backend", "torch"]
+    predict = ["predict", text_bundle, "--backend", "torch"]
     assert run_cli(*predict, "hello", "--output", device).returncode == 0
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

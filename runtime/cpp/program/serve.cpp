@@ -46,7 +46,9 @@ void report_tokenizer(const Predictor& predictor) {
 // The name of a bundle: of its folder, or of the repository whose folder `hydrant` it is.
 std::string bundle_name(const std::string& bundle) {
   std::filesystem::path full = std::filesystem::canonical(bundle);
-  if (full.filename() == "hydrant") full = full.parent_path();
+  const std::filesystem::path above = full.parent_path();
+  const bool cached = above.parent_path().filename() == "snapshots";
+  if (full.filename() == "hydrant" && (cached || std::filesystem::is_directory(above / "onnx"))) full = above;
   if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();  // of a Hub cache
   const std::string name = full.filename().string();
   if (starts_with(name, "models--")) return name.substr(name.rfind("--") + 2);

@@ -38,9 +38,9 @@ constexpr Number kNumbers[] = {
 constexpr std::size_t kTracedNumbers = 8;  // the first ones, which traced models have too
 
 // Keys of traced models that a runtime does not read.
-constexpr const char* kTracedKeys[] = {"family", "model_class", "form", "modality", "width", "classifier", "inputs",
-                                       "blocks", "task", "score_activation", "shortest", "spectrogram",
-                                       "hidden_states", "traced"};
+constexpr const char* kTracedKeys[] = {"family",     "model_class", "form",          "modality", "width",
+                                       "classifier", "inputs",      "blocks",        "task",     "score_activation",
+                                       "shortest",   "spectrogram", "hidden_states", "traced"};
 
 // Keys that a runtime does not read.
 constexpr const char* kUnusedKeys[][6] = {

@@ -73,7 +73,8 @@ Bundle Bundle::open(const fs::path& folder) {
   const std::string expected = "; expected a bundle made by `hydrant make` or `hydrant fuse`";
   if (!fs::is_directory(folder, ignored)) throw BundleError(folder.string() + " is not a folder" + expected);
   const fs::path file = folder / kManifest, inner = folder / "hydrant";  // of a Hub repository
-  if (!fs::exists(file, ignored) && fs::is_regular_file(inner / kManifest, ignored)) return open(inner);
+  if (!fs::exists(file, ignored) && is_repository(folder) && fs::is_regular_file(inner / kManifest, ignored))
+    return open(inner);
   if (!fs::is_regular_file(file, ignored)) throw BundleError(folder.string() + " has no " + kManifest + expected);
   if (fs::file_size(file, ignored) > kMaxManifestBytes)
     throw BundleError(concat(file.string(), " is larger than ", kMaxManifestBytes, " bytes; expected a manifest"));

@@ -89,6 +89,12 @@ bool is_inside(const fs::path& file, const fs::path& folder) {
   return !failed && leads_into(file, outer);
 }
 
+bool is_repository(const fs::path& folder) {
+  std::error_code failed;
+  return fs::is_directory(folder / "onnx", failed) ||
+         fs::canonical(folder, failed).parent_path().filename() == "snapshots";
+}
+
 bool is_hub_blob(const fs::path& file, const fs::path& bundle) {
   std::error_code failed;
   const fs::path snapshots = fs::canonical(bundle, failed).parent_path().parent_path();

@@ -24,6 +24,9 @@ std::optional<std::string> bytes_of(const std::filesystem::path& file);
 // The size of a file in bytes. Throws std::invalid_argument: missing, or not a regular file.
 std::uintmax_t size_of(const std::filesystem::path& file);
 
+// Returns true if a folder holds a Hub repository, whose folder `hydrant` is the bundle.
+bool is_repository(const std::filesystem::path& folder);
+
 // Returns true if a file of a bundle CACHE/models--USER--REPO/snapshots/REVISION/NAME, a download in a Hub cache, is a
 // link into the blobs of its repository, or into those that all repositories share.
 bool is_hub_blob(const std::filesystem::path& file, const std::filesystem::path& bundle);
