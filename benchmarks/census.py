@@ -124,7 +124,8 @@ def lower(bundle: hydrant.Bundle, architecture: Any, compared: Callable[[Path], 
             raise
         except Exception as error:
             fault = "no" if isinstance(error, HydrantError) else f"FAULT: {type(error).__name__}"
-            return _short(f"{fault}: {error}".replace(str(bundle.path), "the bundle"))
+            problem = str(error).partition(";")[0].replace(str(bundle.path), "the bundle")
+            return _short(f"{fault}: {problem}")
 
     def exported(precision: str, data: Any = None) -> str:
         report = export(bundle, precision, GraphForm(member_outputs=True), data=data)
@@ -135,8 +136,9 @@ def lower(bundle: hydrant.Bundle, architecture: Any, compared: Callable[[Path], 
 
     def compiled() -> str:
         facts = hydrant.build_engine(bundle, "tensorrt-rtx", "fp16").facts
-        reasons = "; ".join(f"{count} × {why}" for why, count in facts.unfusable.items())
-        return _short(f"{min(facts.fused)}/{facts.attention_blocks}{': ' * bool(reasons)}{reasons}")
+        fused, blocks = min(facts.fused), facts.attention_blocks
+        reasons = "; ".join(facts.unfusable) if fused < blocks else ""
+        return _short(f"{fused}/{blocks}{': ' * bool(reasons)}{reasons}")
 
     fp16 = attempt(lambda: exported("fp16"))
     int8 = attempt(lambda: exported("int8", ready(architecture, bundle.path.parent / "ready.npz")))
