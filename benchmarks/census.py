@@ -232,7 +232,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _short(words: str, most: int = 90) -> str:
+def _short(words: str, most: int = 110) -> str:
     """Text of a cell."""
     return textwrap.shorten(re.sub(r"[][|<>`]", " ", words), most, placeholder=" …")
 
