@@ -54,7 +54,9 @@ def of_library(error: BaseException) -> bool:
 
 
 EXTRAS = {
-    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"),
+    **dict.fromkeys(
+        ("datasets", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"
+    ),
     "onnxruntime": "onnxruntime",
     **dict.fromkeys(("aiohttp", "fsspec"), "data"),
     "huggingface_hub": "hub",

@@ -18,7 +18,7 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, HydrantError, InputError, UnsupportedModelError, cut, require
+from ..errors import BundleError, InputError, UnsupportedModelError, cut, require
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -125,9 +125,9 @@ def _exported_traced(
         else:
             prepared = model_inputs(bundle.processor(), architecture, **inputs)
             model, islands = half_graph(network, precision, LOGITS, finish, *prepared, progress)
-    except HydrantError:
-        raise
-    except Exception as error:  # ONNX Runtime's own errors
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
         problem = f"ONNX Runtime cannot run the {precision.upper()} graph of {architecture.model_class}"
         raise UnsupportedModelError(f"{problem} ({cut(error, 200)}); nothing was written: export FP32") from error
     path = _write(bundle, model, architecture, precision)

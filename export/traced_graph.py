@@ -296,8 +296,8 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
         _transpose(inner.graph)
         optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
         rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
+        common.DeduplicateHashedInitializersPass()(inner)
         ir.passes.Sequential(*passes)(inner)
-        common.DeduplicateInitializersPass()(inner)
     return inner
 
 
@@ -307,20 +307,21 @@ def _transpose(graph: Any) -> None:
 
     for node in list(graph):
         weight = node.inputs[0] if node.op_type == "Transpose" else None
-        if weight is not None and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
-            name, axes, kind = f"{weight.name}.transposed", node.attributes.get_ints("perm", (1, 0)), weight.dtype
-            shape = ir.Shape([weight.shape[axis] for axis in axes])
-            compute = partial(_transposed, weight.const_value, axes)
+        turned = weight is not None and tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
+        if turned and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
+            name, kind = f"{weight.name}.transposed", weight.dtype
+            shape = ir.Shape([weight.shape[1], weight.shape[0]])
+            compute = partial(_transposed, weight.const_value)
             tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
             value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
             node.outputs[0].replace_all_uses_with(graph.initializers.setdefault(name, value))
             graph.remove(node, safe=True)
 
 
-def _transposed(tensor: Any, axes: Sequence[int]) -> Any:
+def _transposed(tensor: Any) -> Any:
     import onnx_ir as ir
 
-    return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(axes)))
+    return ir.Tensor(np.ascontiguousarray(tensor.numpy().T))
 
 
 def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:

@@ -178,8 +178,9 @@ def emulated(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = list(copy.graph.node)
     del copy.graph.node[:], copy.graph.value_info[:]
     for node in nodes:
-        if node.op_type == "Cast" and node.attribute[0].i == TensorProto.BFLOAT16:
-            node.attribute[0].i = TensorProto.FLOAT
+        for setting in node.attribute if node.op_type == "Cast" else ():
+            if setting.name == "to" and setting.i == TensorProto.BFLOAT16:
+                setting.i = TensorProto.FLOAT
         rounded = [name for name in node.output if name.endswith(".half")]
         node.output[:] = [f"{name}.raw" if name in rounded else name for name in node.output]
         copy.graph.node.append(node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -32,6 +34,19 @@ def separate_additions(network: onnx.ModelProto) -> None:
         network.graph.node.append(helper.make_node("MatMul", [node.input[0], weight], [product], name=product))
         if bias:
             network.graph.node.append(helper.make_node("Add", [product, *bias], node.output[:], name=node.output[0]))
+    read = {*_names_read(network.graph.node)}
+    for place in reversed(range(len(network.graph.initializer))):
+        if network.graph.initializer[place].name not in read:  # it was transposed for all its products
+            del network.graph.initializer[place]
+
+
+def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Values that nodes and their subgraphs read."""
+    for node in nodes:
+        yield from node.input
+        for each in node.attribute:
+            for graph in (each.g, *each.graphs):
+                yield from _names_read(graph.node)
 
 
 GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}  # settings under which a Gemm is a product and a sum
