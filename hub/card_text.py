@@ -121,8 +121,8 @@ def _unknown(calibration: Calibration) -> str:
     found = threshold.measured.get("true_positive_rate")
     if found is None:
         return (
-            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if any, "
-            "for how many it finds."
+            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if "
+            "any, for how many it finds."
         )
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
     false = threshold.measured.get("false_positive_rate", 0.0)

@@ -99,7 +99,7 @@ def test_an_outdated_evaluation_is_left_out(made: Path, text_csv: Path, tmp_path
     data, text = parsed(tmp_path / "again")
     assert "model-index" not in data
     assert "## Results" not in text
-    assert "No OOD data were used" in text
+    assert "fitted without OOD data" in text
 
 
 def test_a_bundle_with_nothing_fitted(text_bundle: Path) -> None:
