@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BundleError, InputError, cut, require
-from .manifest import MANIFEST
+from .manifest import FOLDER, MANIFEST
 
-FOLDER, GRAPHS = "hydrant", "onnx"  # of the bundle inside a repository, and of the graphs for other readers
+GRAPHS = "onnx"  # folder of a repository with the graphs for other readers
 REPOSITORY = re.compile(r"(?!.*(--|\.\.|\.git$))\w([\w.-]{0,94}\w)?/\w([\w.-]{0,94}\w)?", re.ASCII)
 SEPARATOR = "--"  # in the cache's names of folders
 

@@ -16,6 +16,7 @@ from .strict_json import check_schema, from_json_bytes
 
 SCHEMA = 1
 MANIFEST = "hydrant.json"
+FOLDER = "hydrant"  # of the bundle inside a repository of the Hub
 MAX_MANIFEST_BYTES = 16 * 2**20
 MAX_FILES = 4096
 LONGEST_PART, LONGEST = 255, 1024  # UTF-8 bytes of a name and of a path
@@ -82,6 +83,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         what = "does not exist" if not folder.exists() else f"has no {MANIFEST}" if folder.is_dir() else "is a file"
         what = "is a checkpoint" if (folder / "config.json").is_file() else what
+        if (folder / FOLDER / MANIFEST).is_file():
+            raise BundleError(f"{folder} holds a repository of the Hub; use the bundle in it, {folder / FOLDER}")
         raise BundleError(f"{folder} {what}; expected a bundle from `hydrant make` or `hydrant fuse`")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a hydrant manifest")

@@ -58,7 +58,8 @@ def half_graph(
         if all(gate.passed for gate in gates):
             return model, Islands(frozenset(islands), islands, source, largest, gates)
     failed = "; ".join(gate.told for gate in gates if not gate.passed)
-    raise GateError(f"{precision.upper()} fails even with the products alone in it: {failed}; export FP32")
+    remedy = "pass inputs like yours as data (--data), or export FP32"
+    raise GateError(f"{precision.upper()} fails even with the products alone in it: {failed}; {remedy}")
 
 
 def measure(

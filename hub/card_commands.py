@@ -31,14 +31,15 @@ def command_lines(
         return [_line("make", [source], {**data, "--members": bundle.members, **seed, "-o": "out/"})]
     heads = {"--method": plan.method, "--data": planned.get("data"), "--members": bundle.members}
     fork = {"--fork-from": plan.fork} if 0 < plan.fork < plan.layers else {}
+    counts = {count for row in plan.head_counts() for count in row[plan.fork :]}
+    keep = {"--keep": counts.pop()} if len(counts) == 1 and "budget" not in planned else {}
+    traced = [] if bundle.any_architecture().is_declared else ["--traced"]
     lines = [
-        _line("plan", [source], {**heads, **fork, **seed, "-o": "plan.json"}),
-        _line("fuse", [source], {"--plan": "plan.json", "-o": "out/"}),
+        _line("plan", [source, *traced], {**heads, **keep, **fork, **seed, "-o": "plan.json"}),
+        _line("fuse", [source, *traced], {"--plan": "plan.json", "-o": "out/"}),
     ]
     if isinstance(tuned, Mapping):
         lines.append(_line("tune", ["out/"], {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}))
-    graphs = [kind for kind in PRECISIONS if bundle.has(onnx_name(kind))]
-    lines += [_line("export", ["out/"], {"--precision": kind if kind != "fp32" else None}) for kind in graphs]
     if fitted:
         targets = {
             TARGETS[goal]: value
@@ -49,6 +50,9 @@ def command_lines(
         }
         data = {"--data": fitted.get("data"), "--ood": fitted.get("ood"), "--fit": training}
         lines.append(_line("calibrate", ["out/"], {**data, **targets, "--seed": fitted.get("seed")}))
+    for kind in [kind for kind in PRECISIONS if bundle.has(onnx_name(kind))]:
+        needed = {"--data": "INPUTS"} if kind == "int8" else {}
+        lines.append(_line("export", ["out/"], {"--precision": kind if kind != "fp32" else None, **needed}))
     return lines
 
 

@@ -40,7 +40,7 @@ with hydrant.load("{repository}") as predictor:
         tensors = ", ".join(f'"{name}": array' for name in bundle.any_architecture().input_names)
         return ["Inputs are prepared tensors.", _code("python", hydrant.replace(f"[{item}]", f"{{{tensors}}}"))]
     pair = '{"text": "a question", "text_pair": "a passage"}'
-    optimum = f"""from optimum.onnxruntime import ORTModelFor{model}  # pip install 'optimum-onnx[onnxruntime]'
+    optimum = f"""from optimum.onnxruntime import ORTModelFor{model}  # apart from hydrant: pip install optimum-onnx[onnxruntime]
 from transformers import Auto{processor}, pipeline
 
 model = ORTModelFor{model}.from_pretrained("{repository}")

@@ -15,6 +15,7 @@ from ..bundle.manifest import MANIFEST, BaseModel, Fusion, Manifest
 from ..bundle.reports import Verification
 from ..bundle.store import Bundle, onnx_name
 from ..calib.decisions.decision_lines import calibration_lines, distance_lines
+from ..calib.decisions.temperature import is_bounded
 from ..data.specs import convert
 from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
@@ -103,6 +104,8 @@ def _knowledge(bundle: Bundle, calibration: Calibration) -> list[str]:
     has = {*TASKS[task].outputs, "confidence" if TASKS[task].one_class else "", "distance" if _distance(bundle) else ""}
     scores = "; ".join(f"`{name}` ({words})" for name, words in MEANINGS.items() if name in has)
     fitted = "calibrated" if calibration.fitted else "not calibrated: read them as an order, not as rates"
+    if calibration.fitted and not all(map(is_bounded, calibration.temperatures)):
+        fitted = "not reliable: the calibration data left a temperature at the end of its range"
     lines = [LIMITS[task].format(len(bundle.labels)), f"Scores of every input: {scores}."]
     lines += [f"Its probabilities are {fitted}."] if task != "score" else []
     if bundle.members == 1:
@@ -117,7 +120,10 @@ def _unknown(calibration: Calibration) -> str:
         return "It flags no out-of-distribution (OOD) inputs: no threshold was fitted."
     found = threshold.measured.get("true_positive_rate")
     if found is None:
-        return "It flags out-of-distribution (OOD) inputs. No OOD data were used: how many it finds is unknown."
+        return (
+            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if any, "
+            "for how many it finds."
+        )
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
     false = threshold.measured.get("false_positive_rate", 0.0)
     chance = "This is no better than chance." if found <= false else "Other kinds may be found less often."
@@ -195,8 +201,9 @@ def _origin(bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluati
     if calibration.fitted:
         lines.append(f"Calibrated{_data(calibration.fitted)}.")
     lines += [f"Distance: {plain(text)}." for _, text in distance_lines(_distance(bundle))]
-    if (verified := Verification.of(bundle)) is not None and verified.current and verified.passed:
-        lines.append(f"Verified against {plain(verified.reference)}: {plain(', '.join(verified.passed))}.")
+    if (verified := Verification.of(bundle)) is not None and verified.current:
+        for words, names in (("Verified", verified.passed), ("**Failed the comparison**", verified.failed)):
+            lines += [f"{words} against {plain(verified.reference)}: {plain(', '.join(names))}."] if names else []
     versions = {"hydrant": bundle.manifest["hydrant"], **bundle.manifest.get("versions", {})}
     lines.append(f"Versions: {', '.join(f'{plain(name)} {plain(number)}' for name, number in versions.items())}.")
     base = next((each.name for each in fusion_of(bundle).base if each.name), None)
