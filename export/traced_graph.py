@@ -307,8 +307,9 @@ def _transpose(graph: Any) -> None:
 
     for node in list(graph):
         weight = node.inputs[0] if node.op_type == "Transpose" else None
-        turned = weight is not None and tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
-        if turned and weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
+        if weight is None or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0):
+            continue
+        if weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
             name, kind = f"{weight.name}.transposed", weight.dtype
             shape = ir.Shape([weight.shape[1], weight.shape[0]])
             compute = partial(_transposed, weight.const_value)

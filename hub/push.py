@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..bundle.hub_download import FOLDER, GRAPHS, REPOSITORY, without_token
-from ..bundle.manifest import MANIFEST
+from ..bundle.hub_download import GRAPHS, REPOSITORY, without_token
+from ..bundle.manifest import FOLDER, MANIFEST
 from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, require

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..bundle.graphs import check_all_graphs, graph_tensors
-from ..bundle.hub_download import FOLDER, GRAPHS
-from ..bundle.manifest import MANIFEST
+from ..bundle.hub_download import GRAPHS
+from ..bundle.manifest import FOLDER, MANIFEST
 from ..bundle.signature import SIGNATURE, signature_file
 from ..bundle.staging import telling
 from ..bundle.store import PROCESSOR, Bundle, onnx_name
