@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .export import export_onnx as export_onnx
     from .fusion.ensemble import fuse as fuse
     from .fusion.storage import save_bundle as save_bundle
-    from .hub.push import push as push
+    from .hub.upload import push as push
     from .monitoring.drift_report import drift as drift
     from .runtime.loading import load as load
     from .runtime.offline.offline_run import predict_files as predict_files
@@ -63,7 +63,7 @@ _HOMES = {
     "Prediction": "runtime.prediction",
     "Predictor": "runtime.predictor",
     "profile": "evaluation.profiler",
-    "push": "hub.push",
+    "push": "hub.upload",
     "save_bundle": "fusion.storage",
     "sign": "bundle.signature",
     "tune": "tuning",

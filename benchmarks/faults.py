@@ -178,7 +178,7 @@ FAULTS = [
     Fault("hub-2", "bundle/hub_download.py", "test_hub.py::test_paths_never_reach_the_hub",
           "if not isinstance(bundle, str) or folder.exists() or not REPOSITORY.fullmatch(bundle):",
           "if folder.exists() or not REPOSITORY.fullmatch(folder.as_posix()):"),
-    Fault("hub-3", "hub/repository.py", "test_hub_readers.py",
+    Fault("hub-3", "hub/repository_files.py", "test_hub_readers.py",
           'keeps = token_types and settings.get("tokenizer_class")',
           'keeps = False and settings.get("tokenizer_class")'),
     Fault("hub-4", "export/task_heads.py", "test_logits.py",

@@ -17,7 +17,7 @@ from ..bundle.graphs import check_graph
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import AnyArchitecture
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
@@ -181,7 +181,7 @@ def _graph(bundle: Bundle, precision: str) -> Path:
 
 def _attention(graph: Path, architecture: AnyArchitecture) -> tuple[int, dict[str, int]]:
     """Attention blocks of a graph, and the number of those without a fused kernel by reason."""
-    return attention_patterns(graph, architecture) if isinstance(architecture, Traced) else (architecture.layers, {})
+    return (architecture.layers, {}) if architecture.is_declared else attention_patterns(graph, architecture)
 
 
 def _check_fused(facts: EngineFile, declared: bool) -> None:

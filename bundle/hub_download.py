@@ -125,12 +125,12 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
         errors.RevisionNotFoundError: f"repository {repository} has no revision {cut(revision)}; expected a branch, a "
         "tag or a commit",
         errors.RemoteEntryNotFoundError: f"repository {repository} has no file {file}; expected a repository from "
-        f"`hydrant push`{'' if name == MANIFEST else ', of a complete and, with --trust, signed bundle'}",
+        "`hydrant push`",
         errors.LocalEntryNotFoundError: f"{repository} is not a folder, {file} is not in the Hub's cache, and "
         f"{'HF_HUB_OFFLINE is set' if offline else 'the Hub does not answer'}; check the name and the connection, then "
         "run the command again",
     }
-    status = _status(error) or _status(error.__cause__)
+    status = status_of(error) or status_of(error.__cause__)
     known = next((reason for kind, reason in reasons.items() if isinstance(error, kind)), None)
     if status == 401 and not isinstance(error, errors.RepositoryNotFoundError):
         known = f"the Hub rejects the access token with which {repository} was requested; {login} to a valid one"
@@ -140,7 +140,7 @@ def _explained(error: Exception, repository: str, revision: str | None, name: st
     return known or f"{problem}; run the command again: it continues where it stopped"
 
 
-def _status(error: BaseException | None) -> int | None:
+def status_of(error: BaseException | None) -> int | None:
     """HTTP status of the answer that caused an error."""
     return getattr(getattr(error, "response", None), "status_code", None)
 

@@ -17,6 +17,7 @@ from .store import ENGINES, Bundle
 
 log = logging.getLogger(__name__)
 REPORT = "reports/verify.json"
+MAKE_REPORT = "reports/make.json"
 REMEDY = "run `hydrant verify` again"
 LONGEST = 200  # characters of a quoted report value
 

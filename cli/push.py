@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..hub.push import push
+from ..hub.upload import push
 from . import shared
 from .command_options import Command, call
 from .terminal import show

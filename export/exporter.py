@@ -55,7 +55,7 @@ def exported(
     described = bundle.any_architecture()
     if data is not None and (precision == "fp32" or (precision == "bf16" and described.is_declared)):
         raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
-    if isinstance(described, Traced):
+    if not described.is_declared:
         return _exported_traced(bundle, described, precision, form, inputs, progress)
     lowering, why = choose_lowering(form.lowering, precision)
     architecture = bundle.architecture()

@@ -19,6 +19,7 @@ RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: larger sums lose small ac
 SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for the softmax
 LARGEST = 65504.0  # largest number in FP16
 HEADROOM = 4.0  # factor by which other inputs may exceed measured maxima
+BF16_SUM = "sum of the stream: BF16 has 8 bits of mantissa"
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,37 @@ def choose_islands(
     """Choose float32 values: in BF16 all residual sums, without measuring; in FP16 values near its limit."""
     sums = residuals(blocks)
     if precision == "bf16":
-        reasons = dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa")
+        reasons = dict.fromkeys(sums, BF16_SUM)
         return Islands(frozenset(sums), reasons, "the type alone")
     largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
     overflow = LARGEST / HEADROOM
     reasons = {}
     for name, value in largest.items():
         if name in sums and value > RESIDUAL_LIMIT:
-            reasons[name] = f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
+            reasons[name] = large_sum(value)
         elif value > SCORE_LIMIT and name.endswith(".scores"):
-            reasons[name] = f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
+            reasons[name] = large_scores(value)
         elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
-            reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
+            reasons[name] = large_value(value)
         elif value > overflow and name not in sums:
             problem = f"{name} reaches {value:.3g} on {source}, too close to FP16's limit of {LARGEST:g}"
             raise InputError(f"{problem}; export in BF16 or FP32")
     return Islands(frozenset(reasons), reasons, source, largest)
+
+
+def large_sum(value: float) -> str:
+    """The reason for an island: a residual sum."""
+    return f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
+
+
+def large_scores(value: float) -> str:
+    """The reason for an island: scores before a softmax."""
+    return f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
+
+
+def large_value(value: float) -> str:
+    """The reason for an island: a value near the limit of the type."""
+    return f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
 
 
 def residuals(blocks: Blocks) -> list[str]:

@@ -15,7 +15,17 @@ from ..metrics.gates import TOLERANCES
 from ..progress import Progress, no_progress
 from ..tasks import task_of_graph
 from .half_precision import FLOAT_OPERATORS, MASK, PRODUCTS, Rank, named, parsed, ranks_of, to_half
-from .islands import HEADROOM, LARGEST, RESIDUAL_LIMIT, SCORE_LIMIT, Islands
+from .islands import (
+    BF16_SUM,
+    HEADROOM,
+    LARGEST,
+    RESIDUAL_LIMIT,
+    SCORE_LIMIT,
+    Islands,
+    large_scores,
+    large_sum,
+    large_value,
+)
 from .onnx_file import open_graph
 from .quantize import Batch, outputs_of, tags_tokens
 
@@ -45,7 +55,7 @@ def half_graph(
         largest = measure(network, ranks, batches, progress)
         reasons = overflowing(graph, ranks, largest)
     else:
-        largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), "sum of the stream: BF16 has 8 bits of mantissa")
+        largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), BF16_SUM)
     whole = finished(network)
     others = [named(node.outputs[0]) for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
     expected = outputs_of(whole, batches)
@@ -111,14 +121,13 @@ def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> 
         first = named(node.inputs[0]) if node.inputs else ""
         read = [named(value) for value in node.inputs if named(value) in beyond]
         if name in beyond:
-            reasons[name] = f"reaches {largest[name]:.3g}; FP16 ends at {LARGEST:g}"
+            reasons[name] = large_value(largest[name])
         elif read:
             reasons[name] = f"reads {read[0]}, beyond FP16's range"
         elif node.op_type in ("Add", "Sub") and len(operands) == 2 and largest[name] > RESIDUAL_LIMIT:
-            reasons[name] = f"sum of the stream reaches {largest[name]:.3g}, above {RESIDUAL_LIMIT:g}"
+            reasons[name] = large_sum(largest[name])
         elif node.op_type == "Softmax" and (most := largest.get(_rows(first), 0.0)) > SCORE_LIMIT:
-            why = f"attention scores reach {most:.3g}, above {SCORE_LIMIT:g}"
-            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], why)
+            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], large_scores(most))
     return reasons
 
 

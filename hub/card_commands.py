@@ -7,24 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD, Calibration
-from ..bundle.density_file import Density
+from ..bundle.reports import MAKE_REPORT
 from ..bundle.store import Bundle, onnx_name
 from ..evaluation.report import StoredEvaluation
+from ..metrics.gates import PRECISIONS
 
-MAKE_REPORT = "reports/make.json"
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 TARGETS = {"coverage": "--coverage", "risk": "--risk", "false_alarm": "--false-alarm"}
 
 
 def command_lines(
-    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, base: str | None
+    bundle: Bundle,
+    calibration: Calibration,
+    evaluation: StoredEvaluation | None,
+    base: str | None,
+    training: str | None,
 ) -> list[str]:
-    """Commands in their order; data by the names of their files."""
+    """Commands in their order; data by the names of their files, those of the distance in ``training``."""
     plan, tuned = bundle.plan(), bundle.manifest.get("fusion", {}).get("tuned")
     planned, fitted = plan.provenance, calibration.fitted or {}
     source, seed = base or "CHECKPOINT", {"--seed": planned.get("seed")}
-    density = Density.of(bundle)
-    training = None if density is None else density.to_json().get("data")
     if bundle.has(MAKE_REPORT):
         tested = {} if evaluation is None else {"--test": evaluation.data, "--test-ood": evaluation.ood}
         data = {"--data": training, "--validation": planned.get("data"), "--ood": fitted.get("ood"), **tested}

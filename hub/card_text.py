@@ -21,9 +21,10 @@ from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
 from ..evaluation.report import StoredEvaluation, StoredFigure
 from ..evaluation.report_tables import SELECTIVE
+from ..metrics.gates import PRECISIONS
 from ..tasks import TASKS
 from ..tasks.task import Column
-from .card_commands import PRECISIONS, command_lines
+from .card_commands import command_lines
 from .card_examples import examples
 
 LIMITS = {
@@ -59,14 +60,15 @@ def plain(text: object, limit: int = 300) -> str:
 
 def card_text(bundle: Bundle, evaluation: StoredEvaluation | None, tag: str, repository: str | None) -> str:
     """The Markdown below the front matter; ``tag`` is the pipeline of other libraries."""
-    calibration = Calibration.of(bundle)
+    calibration, density = Calibration.of(bundle), Density.of(bundle)
+    distance = None if density is None else density.to_json()
     sections = {
         f"# {plain(repository or f'{bundle.family} ensemble')}": _about(bundle),
-        "## What it knows, and what it does not": _knowledge(bundle, calibration),
+        "## What it knows, and what it does not": _knowledge(bundle, calibration, distance is not None),
         "## Results": [] if evaluation is None else _results(bundle, evaluation),
         "## Decisions": _decisions(bundle, calibration),
         "## Use": examples(bundle, tag, repository or "USER/REPO"),
-        "## How it was made": _origin(bundle, calibration, evaluation),
+        "## How it was made": _origin(bundle, calibration, evaluation, distance),
         "## Citation": ["The method is Hydra Ensembles (ICLR 2026). Cite the base model and the data, too."],
     }
     return "\n\n".join("\n\n".join([title, *parts]) for title, parts in sections.items() if parts) + "\n"
@@ -98,10 +100,10 @@ def _about(bundle: Bundle) -> list[str]:
     ]
 
 
-def _knowledge(bundle: Bundle, calibration: Calibration) -> list[str]:
+def _knowledge(bundle: Bundle, calibration: Calibration, has_distance: bool) -> list[str]:
     """Meaning of the scores, and limits."""
     task = bundle.any_architecture().task
-    has = {*TASKS[task].outputs, "confidence" if TASKS[task].one_class else "", "distance" if _distance(bundle) else ""}
+    has = {*TASKS[task].outputs, "confidence" if TASKS[task].one_class else "", "distance" if has_distance else ""}
     scores = "; ".join(f"`{name}` ({words})" for name, words in MEANINGS.items() if name in has)
     fitted = "calibrated" if calibration.fitted else "not calibrated: read them as an order, not as rates"
     if calibration.fitted and not all(map(is_bounded, calibration.temperatures)):
@@ -188,10 +190,16 @@ def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
     return promised
 
 
-def _origin(bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None) -> list[str]:
+def _origin(
+    bundle: Bundle,
+    calibration: Calibration,
+    evaluation: StoredEvaluation | None,
+    distance: Mapping[str, Any] | None,
+) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
-    lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, fusion_of(bundle).base)) if link]
+    bases, training = fusion_of(bundle).base, None if distance is None else distance.get("data")
+    lines = [f"Base: {link}." for link in dict.fromkeys(map(_base_link, bases)) if link]
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
@@ -200,14 +208,14 @@ def _origin(bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluati
         lines.append("Not tuned after the fusion.")
     if calibration.fitted:
         lines.append(f"Calibrated{_data(calibration.fitted)}.")
-    lines += [f"Distance: {plain(text)}." for _, text in distance_lines(_distance(bundle))]
+    lines += [f"Distance: {plain(text)}." for _, text in distance_lines(distance)]
     if (verified := Verification.of(bundle)) is not None and verified.current:
         for words, names in (("Verified", verified.passed), ("**Failed the comparison**", verified.failed)):
             lines += [f"{words} against {plain(verified.reference)}: {plain(', '.join(names))}."] if names else []
     versions = {"hydrant": bundle.manifest["hydrant"], **bundle.manifest.get("versions", {})}
     lines.append(f"Versions: {', '.join(f'{plain(name)} {plain(number)}' for name, number in versions.items())}.")
-    base = next((each.name for each in fusion_of(bundle).base if each.name), None)
-    code = "\n".join(command_lines(bundle, calibration, evaluation, base)).replace("```", "'''")
+    base = next((each.name for each in bases if each.name), None)
+    code = "\n".join(command_lines(bundle, calibration, evaluation, base, training)).replace("```", "'''")
     words = "The commands, from what the bundle records: files without their folders, and not every option."
     return [_bullets(lines), words, f"```sh\n{code}\n```"]
 
@@ -227,11 +235,6 @@ def _data(facts: Mapping[str, Any]) -> str:
     """Data and seed of a step, where recorded."""
     data = f" on {plain(facts.get('examples', '?'))} examples of {plain(facts['data'])}" if facts.get("data") else ""
     return data + (f", seed {plain(facts['seed'])}" if "seed" in facts else "")
-
-
-def _distance(bundle: Bundle) -> Mapping[str, Any] | None:
-    density = Density.of(bundle)
-    return None if density is None else density.to_json()
 
 
 def _bullets(lines: Iterable[str]) -> str:

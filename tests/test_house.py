@@ -86,7 +86,7 @@ FLOORS: list[dict[str, str]] = [
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
     {
-        "hub": "__init__ card_commands card_examples card_text card plain_config repository push",
+        "hub": "__init__ card_commands card_examples card_text card plain_config repository_files upload",
         "workflow": """
             quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture

@@ -20,6 +20,7 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
+from ..bundle.reports import MAKE_REPORT
 from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
@@ -36,7 +37,6 @@ from ..progress import Progress, no_progress
 from .data_splits import Parts, check_enough, check_unseen, parted
 from .recipe import Recipe
 from .stage_summaries import (
-    REPORT,
     MakeReport,
     behind_line,
     calibrated_line,
@@ -281,7 +281,7 @@ class _Job:
 
     def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
         """Move the bundle and its report to the output atomically, and delete the workspace."""
-        bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.stored())})
+        bundle = Bundle.open(self._bundle(space)).add({MAKE_REPORT: to_json_bytes(report.stored())})
         with staged_folder(self.output, MANIFEST, force) as stage:
             link_folder(bundle.path, stage)
         space.remove()

@@ -12,8 +12,6 @@ from ..bundle.data_overlap import NEAR, SEEN
 from ..metrics.gates import Gate
 from ..version import __version__
 
-REPORT = "reports/make.json"
-
 Facts = Mapping[str, Any]
 
 

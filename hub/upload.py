@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..bundle.hub_download import GRAPHS, REPOSITORY, without_token
+from ..bundle.hub_download import GRAPHS, REPOSITORY, status_of, without_token
 from ..bundle.manifest import FOLDER, MANIFEST
 from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, require
 from ..version import __version__
-from .repository import Files, repository_files, write_files
+from .repository_files import Files, repository_files, write_files
 
 OWNED = (f"{FOLDER}/", f"{GRAPHS}/")  # folders of a repository in which `push` removes outdated files
 MARKER = f"{FOLDER}/{MANIFEST}"  # file of an earlier output
@@ -107,7 +107,7 @@ def _rejections(repository: str) -> Iterator[None]:
 
         if isinstance(error, errors.OfflineModeIsEnabled):
             raise InputError("HF_HUB_OFFLINE is set; unset it, or write a folder with --to FOLDER (to=…)") from error
-        status = getattr(getattr(error, "response", None), "status_code", None)
+        status = status_of(error)
         remedy = "run the command again: it continues where it stopped"
         if status in (401, 403, 404):
             remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may write there"
