@@ -34,18 +34,11 @@ Some = Annotated[int, Meta(ge=1)]
 Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
 
 Score = Literal[
-    "confidence",
-    "predictive_entropy",
-    "expected_entropy",
-    "mutual_information",
-    "energy",
-    "distance",
-    "score_variance",
+    "confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy", "distance", "score_variance"
 ]
 
 # Side of a threshold that is uncertain, by score.
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
-
 ABSTAIN, OOD = "abstain", "ood"
 
 
@@ -234,5 +227,4 @@ class Calibration:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(msgspec.json.encode(value))
-    return plain
+    return json.loads(msgspec.json.encode(value))

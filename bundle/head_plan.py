@@ -81,8 +81,7 @@ class HeadPlan:
     @classmethod
     def all_heads(cls, family: str, layers: int, heads: int, members: int = 1) -> HeadPlan:
         """A plan without pruning: every member keeps every head."""
-        everything = tuple(tuple(range(heads)) for _ in range(layers))
-        return cls(family, layers, heads, (everything,) * members, "all")
+        return cls(family, layers, heads, (tuple(tuple(range(heads)) for _ in range(layers)),) * members, "all")
 
     def head_counts(self) -> list[list[int]]:
         """Number of kept heads, ``[members][layers]``."""

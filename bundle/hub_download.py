@@ -78,8 +78,7 @@ def unwrapped(folder: Path) -> Path:
     """The bundle ``hydrant/`` of a folder that holds a repository; other folders unchanged."""
     nested = folder / FOLDER
     is_repository = (folder / GRAPHS).is_dir() or Snapshot.of(nested) is not None
-    wraps = is_repository and (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file()
-    return nested if wraps else folder
+    return nested if is_repository and (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file() else folder
 
 
 def local_folder(bundle: str | Path, revision: str | None = None) -> Path:

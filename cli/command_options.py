@@ -93,8 +93,7 @@ class Command:
         """Add an option for a parameter of one or more targets; ``also`` in the settings is appended to the help."""
         targets = target if isinstance(target, tuple) else (target,)
         defaults = _settings(targets, name, flags, settings.pop("also", ""))
-        default_flag = f"--{name.replace('_', '-')}"
-        action = self._place.add_argument(*(flags or [default_flag]), **{**defaults, **settings})
+        action = self._place.add_argument(*(flags or [f"--{name.replace('_', '-')}"]), **{**defaults, **settings})
         self._taken |= {(one, name): action for one in targets}
 
     @contextmanager

@@ -104,8 +104,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-ALONE = set(PARTS) - {"attention"}
-"""Parts that can be separate; if all are, nothing is averaged."""
+ALONE = set(PARTS) - {"attention"}  # parts that can be separate; if all are, nothing is averaged
 
 
 def _check_measured(options: argparse.Namespace) -> None:

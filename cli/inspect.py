@@ -44,7 +44,6 @@ from .fuse import adapters_text
 from .terminal import aligned, show, size, table
 
 EXAMPLE = "hydrant inspect out/"
-
 SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
@@ -224,8 +223,7 @@ def _tokenizer_graph(look: _Look) -> str | None:
         return None
     if state != "ok":
         return state
-    source = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
-    if source != tokenizer_source(look.bundle):
+    if graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer") != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
     beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"

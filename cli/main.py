@@ -47,9 +47,7 @@ COMMANDS = {
 }
 """Every subcommand and its summary; the module of the same name defines its options."""
 
-FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")
-"""Commands that most users need first."""
-
+FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")  # commands that most users need first
 SAME = {"--data": "--input", "--input": "--data"}
 """Options with the same meaning in different commands: labelled examples, and unlabelled inputs."""
 
@@ -109,8 +107,7 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches  # only needed for errors
 
         options = [name for name in self._option_string_actions if name.startswith("--")]
-        before = takewhile("--".__ne__, self.words)  # no options follow --
-        flags = [word.partition("=")[0] for word in before if word.startswith("--")]
+        flags = [word.partition("=")[0] for word in takewhile("--".__ne__, self.words) if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
         other = [(flag, SAME[flag]) for flag, _ in wrong if SAME.get(flag) in options]
         if self._subparsers and self.words:

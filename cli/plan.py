@@ -21,9 +21,7 @@ from .command_options import Command, call, choose, positive, value
 from .terminal import members_of, print_beside, print_json, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
-
-BESIDE = Path()
-"""Marks a picture without a name; no file can have this path."""
+BESIDE = Path()  # marks a picture without a name; no file can have this path
 
 
 def arguments(command: Command) -> None:
@@ -124,8 +122,7 @@ def _check_explored(options: argparse.Namespace) -> None:
 def exploration_text(result: Exploration) -> str:
     """Format every plan, cheapest first, and the chosen one."""
     body = []
-    by_cost = sorted(enumerate(result.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
-    for place, row in by_cost:
+    for place, row in sorted(enumerate(result.rows), key=lambda item: (item[1].fork is not None, item[1].ratio)):
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
         quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
         metrics = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]

@@ -29,10 +29,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("√variance", lambda row: f"{math.sqrt(row['score_variance']):.3g}"),
         ("interval", lambda row: f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"),
     ],
-    "labels": [
-        ("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)),
-        *UNCERTAINTIES,
-    ],
+    "labels": [("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)), *UNCERTAINTIES],
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
     "label": DECIDED,
 }
@@ -81,5 +78,4 @@ def _label(each: Row) -> str:
 
 
 def _input(item: str | list[str]) -> str:
-    text = item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
-    return short(text, 46)
+    return short(item if isinstance(item, str) else " | ".join(short(part, 22) for part in item), 46)

@@ -103,8 +103,7 @@ def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
 
 def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
     first, many = cases[0], _many_backends(cases)
-    shape = settings.shape(first.batch, first.sequence)
-    heading = f"peak memory of a process that loads the model and runs {shape}"
+    heading = f"peak memory of a process that loads the model and runs {settings.shape(first.batch, first.sequence)}"
     rows = [
         [
             case.model,

@@ -22,7 +22,6 @@ from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
 log = logging.getLogger(__name__)
-
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
@@ -154,8 +153,7 @@ def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     energies = _energies((frames - 0.97 * before) * np.hanning(WIDTH), 512)
     edges = np.linspace(_kaldi_mel(20.0), _kaldi_mel(rate // 2), bands + 2)
     triangles = _triangles(_kaldi_mel(np.arange(257) * rate / 512), edges)
-    spectrogram: np.ndarray = np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
-    return spectrogram
+    return np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
 
 
 def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
@@ -166,14 +164,12 @@ def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     edges = _slaney_hertz(np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2))
     triangles = _triangles(np.linspace(0, rate // 2, WIDTH // 2 + 1), edges) * (2 / (edges[2:] - edges[:-2]))
     logarithms = np.log10(np.maximum(energies @ triangles, 1e-10)).T
-    spectrogram: np.ndarray = ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
-    return spectrogram
+    return ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
 
 
 def _energies(frames: np.ndarray, length: int) -> np.ndarray:
     """Squared magnitudes of the frequencies of each frame: [frames, samples] → [frames, length / 2 + 1]."""
-    energies: np.ndarray = np.abs(np.fft.rfft(frames, length)) ** 2
-    return energies
+    return np.abs(np.fft.rfft(frames, length)) ** 2
 
 
 def _triangles(places: np.ndarray, edges: np.ndarray) -> np.ndarray:

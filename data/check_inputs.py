@@ -176,8 +176,7 @@ def from_json(data: Mapping[str, Any]) -> Any:
     if "pair" in data:
         return tuple(data["pair"])
     if "sound" in data:
-        samples = np.frombuffer(base64.b64decode(data["sound"]), "<i2")
-        return Sound(samples.astype(np.float32) / 2**15, data["rate"])
+        return Sound(np.frombuffer(base64.b64decode(data["sound"]), "<i2").astype(np.float32) / 2**15, data["rate"])
     if "image" in data:
         return base64.b64decode(data["image"])
     return data["words"] if "words" in data else data["text"]

@@ -77,8 +77,7 @@ def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
     width, height = (max(1, round(edge * PIXELATE[level])) for edge in image.size)
-    coarse = image.resize((width, height), Image.Resampling.BOX)
-    return np.asarray(coarse.resize(image.size, Image.Resampling.NEAREST))
+    return np.asarray(image.resize((width, height), Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST))
 
 
 CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = {
@@ -130,8 +129,7 @@ def _typo(word: str, kind: str, rng: np.random.Generator) -> str:
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
     if kind == "drop":
         return word[:at] + word[at + 1 :]
-    key = _neighbour(word[at], rng)
-    return word[: at + (kind == "insert")] + key + word[at + 1 :]
+    return word[: at + (kind == "insert")] + _neighbour(word[at], rng) + word[at + 1 :]
 
 
 def _neighbour(letter: str, rng: np.random.Generator) -> str:

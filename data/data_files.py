@@ -278,10 +278,9 @@ def _check_regular(path: Path) -> None:
 
 def _checked(array: np.ndarray) -> np.ndarray:
     """Check that texts consist of characters: NumPy reads any four bytes as one."""
-    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
-        codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
-        if codes.max() > sys.maxunicode:
-            raise ValueError("its texts are not of Unicode characters")
+    filled = array.dtype.kind == "U" and array.size and array.dtype.itemsize
+    if filled and np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4").max() > sys.maxunicode:
+        raise ValueError("its texts are not of Unicode characters")
     return array
 
 

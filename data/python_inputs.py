@@ -87,8 +87,7 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
         return list(array.reshape(-1).tolist())
     if modality == AUDIO:
         return [array] if array.ndim == 1 else list(array)
-    one = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    return [array] if one else image_stack(array, "inputs")
+    return [array] if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3) else image_stack(array, "inputs")
 
 
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:

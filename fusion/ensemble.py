@@ -248,10 +248,7 @@ def _check_options(
 
 
 def fuse_weights(
-    architecture: Architecture,
-    plan: HeadPlan,
-    checkpoints: Sequence[dict[str, Tensor]],
-    separate: frozenset[str],
+    architecture: Architecture, plan: HeadPlan, checkpoints: Sequence[dict[str, Tensor]], separate: frozenset[str]
 ) -> dict[str, Tensor]:
     """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
 
@@ -317,8 +314,7 @@ def _fuse_attention(
     for weights, heads in _members(checkpoints, keeps, *projections[:3]):
         for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
             rows = torch.cat([stack_heads(weights[f"{name}.{kind}"], heads, width, slots) for name in projections[:3]])
-            form = rows.T if kind == "weight" else rows[None]  # [d, 3·h·d_h], [1, 3·h·d_h]
-            fused.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
+            fused.setdefault(f"{prefix}.qkv.{kind}", []).append(rows.T if kind == "weight" else rows[None])
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
         fused.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))

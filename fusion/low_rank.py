@@ -57,11 +57,7 @@ def stacked_updates(
 
 
 def choose_forms(
-    architecture: Architecture,
-    plan: HeadPlan,
-    adapters: Sequence[Adapter],
-    separate: Collection[str],
-    low_rank: str,
+    architecture: Architecture, plan: HeadPlan, adapters: Sequence[Adapter], separate: Collection[str], low_rank: str
 ) -> Forms:
     """Map each module that updates change and no member replaces to its largest rank and its form."""
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}

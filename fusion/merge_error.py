@@ -50,9 +50,7 @@ class MergeReport:
 
 @torch.inference_mode()
 def measure_merge_error(
-    merged: FusedClassifier,
-    unmerged: FusedClassifier,
-    batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]],
+    merged: FusedClassifier, unmerged: FusedClassifier, batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]]
 ) -> MergeReport:
     """Compare a merged ensemble with the same members, all parts separate.
 

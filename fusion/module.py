@@ -33,12 +33,7 @@ class FusedClassifier(Ensemble):
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        plan: HeadPlan,
-        weights: Weights,
-        labels: list[str],
-        **fitted: Any,
+        self, architecture: Architecture, plan: HeadPlan, weights: Weights, labels: list[str], **fitted: Any
     ) -> None:
         super().__init__(architecture, plan, labels, **fitted)
         embeddings = {"text": TextEmbeddings, "image": PatchEmbeddings}[architecture.modality]
@@ -104,8 +99,7 @@ class FusedClassifier(Ensemble):
     ) -> Tensor:
         """Run one layer: [S, B, T, d] → [M, B, T, d]; the last one only the first token if no other is read."""
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
-        hidden: Tensor = self.layers[layer](x, mask, first, gate)
-        return hidden
+        return self.layers[layer](x, mask, first, gate)
 
     def classified(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return logits [S or M, B, C] from the output of the last layer."""
@@ -312,8 +306,7 @@ def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> d
         vectors[f"{name}.first"] = x[:, 0]
     if f"{name}.mean" in taps:
         real = x.new_ones(x.shape[:2]) if mask is None else mask[:, 0, 0].to(x.dtype)  # [B, T]
-        total = torch.einsum("bt,btd->bd", real, x)
-        vectors[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
+        vectors[f"{name}.mean"] = torch.einsum("bt,btd->bd", real, x) / real.sum(dim=1, keepdim=True).clamp_min(1)
     if f"{name}.token" in taps:
         vectors[f"{name}.token"] = x
     return vectors

@@ -131,8 +131,7 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
-    smallest = torch.finfo(probabilities.dtype).tiny
-    return 0.0 - (probabilities * probabilities.clamp_min(smallest).log()).sum(dim=-1)
+    return 0.0 - (probabilities * probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()).sum(dim=-1)
 
 
 def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distance: Tensor | None = None) -> ScoreOutput:
@@ -175,8 +174,7 @@ def summarize_labels(
 
 def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:
     """−p log p − q log q, nats; complements q are passed, since 1 − p would lose precision; 0·log 0 = 0."""
-    smallest = torch.finfo(torch.float32).tiny
-    terms = [part * part.clamp_min(smallest).log() for part in (probabilities, without)]
+    terms = [part * part.clamp_min(torch.finfo(torch.float32).tiny).log() for part in (probabilities, without)]
     return 0.0 - (terms[0] + terms[1])
 
 
@@ -192,14 +190,12 @@ class FeatureDistance(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32."""
         if features.ndim == 4:
-            flat: Tensor = self(features.flatten(1, 2))
-            return flat.unflatten(0, features.shape[1:3])
+            return self(features.flatten(1, 2)).unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
         rows = rows @ self.get_buffer("whitening")  # [K, B, r]
         means = self.get_buffer("means")  # [K, R, r]
         closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
-        nearest = closeness.argmax(dim=-1)  # [K, B]
-        chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))
+        chosen = means.gather(1, closeness.argmax(dim=-1)[..., None].expand(-1, -1, means.shape[-1]))
         squared = (rows - chosen).square().sum(dim=-1)  # the difference squared, not a difference of squares: [K, B]
         location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
         return ((squared - location) / scale).mean(dim=0)

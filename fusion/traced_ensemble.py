@@ -104,8 +104,7 @@ class TracedClassifier(Ensemble):
 
     def stored_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
-        state = self.original.state_dict()
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.original.state_dict().items()}
 
     def checkpoint_configuration(self) -> dict[str, Any]:
         """The configuration of the original as a JSON object."""

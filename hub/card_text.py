@@ -138,8 +138,7 @@ def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     columns = {name: column for name, column in quality.items() if name not in SELECTIVE}
     for score, words in SCORES.items():
         for name in ("auroc", "fpr95"):
-            title = f"OOD {DETECTION[name].title} by {words}"
-            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=title)
+            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=f"OOD {DETECTION[name].title} by {words}")
     rows = [
         [column.title, *(_cell(model.figures.get(name), column) for model in models)]
         for name, column in columns.items()
@@ -191,10 +190,7 @@ def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
 
 
 def _origin(
-    bundle: Bundle,
-    calibration: Calibration,
-    evaluation: StoredEvaluation | None,
-    distance: Mapping[str, Any] | None,
+    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, distance: Mapping[str, Any] | None
 ) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
@@ -242,5 +238,4 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])

@@ -16,8 +16,7 @@ PROBLEMS = {
 }
 """Task → ``problem_type`` of transformers; token classification has none."""
 
-DEFAULT_DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8"}
-"""Precision of a graph → its name in transformers.js."""
+DEFAULT_DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8"}  # precision of a graph → its name in transformers.js
 
 
 def plain_config(bundle: Bundle, precision: str, external: list[str]) -> dict[str, Any]:

@@ -29,9 +29,7 @@ NAMES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantiz
 """Precision → name in ``onnx/`` that optimum and transformers.js expect; they have no name for BF16."""
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-
-Files = dict[str, bytes | Path]
-"""Name in the repository → content, or the file that has it."""
+Files = dict[str, bytes | Path]  # name in the repository → content, or the file that has it
 
 
 def repository_files(bundle: Bundle, repository: str | None) -> Files:

@@ -91,7 +91,6 @@ ROBERTA = Layout(
 )
 
 XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
-
 CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
 
 ELECTRA = replace(

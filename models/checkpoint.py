@@ -31,9 +31,7 @@ from .refusals import (
 from .vit import CLIP
 
 log = logging.getLogger(__name__)
-
 READS = "fuse", "read a checkpoint"
-
 CONFIG = "config.json"
 
 

@@ -83,8 +83,7 @@ def without_classes(name: str) -> InputError:
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
     """Manifest entry of zero-shot classifiers: ``{"zero_shot": prompts}``, a list if they differ."""
     prompts = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
-    alike = all(other == prompts[0] for other in prompts)
-    return {"zero_shot": prompts[0] if alike else prompts} if prompts else {}
+    return {"zero_shot": prompts[0] if all(other == prompts[0] for other in prompts) else prompts} if prompts else {}
 
 
 def architecture_of(model: Any) -> Architecture:

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 
 
 LowRank = Literal["auto", "merge", "keep"]
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 PREFIX = "base_model.model."
-
 LINEAR_PARTS, REPLACED_PARTS = ("attention", "mlp", "pooler", "classifier"), ("pooler", "classifier")
 """Parts whose linear maps may have an update, and parts that an adapter may replace (``modules_to_save``)."""
 

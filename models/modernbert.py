@@ -13,9 +13,7 @@ from ..bundle.architecture import Architecture, Pooling, TokenPooling
 from .layout import Layout, activation, classes, head_width, linear, refuse
 
 POOLINGS: tuple[Pooling, ...] = ("gelu", "tanh", "relu")
-
 TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 

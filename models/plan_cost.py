@@ -93,8 +93,7 @@ def cost_of(
 
 def _single(architecture: Architecture, plan: HeadPlan, exact: bool) -> Sharing:
     """The original model, with the exact rewrites or without them."""
-    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
-    return Sharing(architecture, whole, 1, frozenset(), exact)
+    return Sharing(architecture, HeadPlan.all_heads(plan.family, plan.layers, plan.heads), 1, frozenset(), exact)
 
 
 def _tokens(architecture: Architecture) -> int:

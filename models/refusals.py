@@ -72,7 +72,6 @@ def rewritten(module: str, names: Iterable[str]) -> str:
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-
 PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
 """Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
 

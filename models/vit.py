@@ -81,7 +81,6 @@ def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
 
 
 VIT = _layout("vit", "ViTForImageClassification")
-
 DEIT = _layout("deit", "DeiTForImageClassification", ("distillation_token", "distillation_token"))
 
 
@@ -140,13 +139,8 @@ def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = A
     )
 
 
-NAMES = {
-    "dinov2": "Dinov2ForImageClassification",
-    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
-}
-
+NAMES = {"dinov2": "Dinov2ForImageClassification", "dinov2_with_registers": "Dinov2WithRegistersForImageClassification"}
 DINOV2, DINOV2_WITH_REGISTERS = (_dinov2_layout(family, name) for family, name in NAMES.items())
-
 OLDER = {name: _dinov2_layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
 """Class → names of its weights in older releases of transformers."""
 

@@ -46,8 +46,7 @@ class ZeroShotClassifier(nn.Module):
         from transformers.modeling_outputs import ImageClassifierOutput
 
         pooled = self.vision_model(pixel_values=pixel_values).pooler_output  # [B, d]
-        image = POOLERS["unit"](self.visual_projection(pooled))  # [B, P]
-        return ImageClassifierOutput(logits=self.classifier(image))
+        return ImageClassifierOutput(logits=self.classifier(POOLERS["unit"](self.visual_projection(pooled))))
 
 
 def load_zero_shot(
@@ -91,8 +90,7 @@ def load_zero_shot(
 
 def _class_embeddings(clip: Any, tokenizer: Any, prompts: Prompts, progress: Progress) -> Tensor:
     """[C, P], unit length: the mean of each class's unit embeddings, normalized again."""
-    texts = [text for own in prompts.texts for text in own]
-    rows = _token_ids(clip, tokenizer, texts)
+    rows = _token_ids(clip, tokenizer, [text for own in prompts.texts for text in own])
     steps = progress(range(0, len(rows), BATCH), -(-len(rows) // BATCH), "reading class prompts")
     training = clip.training
     clip.eval()

@@ -30,10 +30,7 @@ from .tuning_data import TuningData
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
-
-
 SCHEMA = 3  # of a checkpoint's files, and of the order of dropout draws
-
 Weights = dict[str, Tensor]
 
 
@@ -119,8 +116,7 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
-    begin = partial(draw, module, how.deviation, job.settings.seed)
-    done = train(job, module, State(checkpoint, "all"), begin=begin)
+    done = train(job, module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
     weights = None if done.weights is None else merged(done.weights)
     return Outcome(weights, done.history[0], done.best, done.seconds, done.history, factored=factored)
 

@@ -30,8 +30,6 @@ from .tuning_data import Source, TuningData, activations, epoch_batches, frozen,
 from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
-
-
 SAVE_SECONDS = 120.0  # between writes of the state within an epoch
 
 
@@ -165,8 +163,7 @@ class _Run:
         device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
             logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
-        activation = self.module.architecture.score_activation
-        loss = member_loss(logits, torch.from_numpy(labels).to(device), activation)
+        loss = member_loss(logits, torch.from_numpy(labels).to(device), self.module.architecture.score_activation)
         step_loss = float(loss.detach())
         if not math.isfinite(step_loss):
             raise self._diverged("loss", step_loss)

@@ -78,8 +78,7 @@ def tuned(
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
     """Raise if parts should separate although members share a weight with low-rank updates."""
-    forms = bundle.manifest.get("fusion", {}).get("adapted", {})
-    updated = [name for name, form in forms.items() if form["low_rank"]]
+    updated = [name for name, form in bundle.manifest.get("fusion", {}).get("adapted", {}).items() if form["low_rank"]]
     if separate and updated:
         raise InputError(
             f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)}); omit keep_separate "

@@ -35,10 +35,7 @@ from ..progress import Progress
 from .settings import Settings
 
 log = logging.getLogger(__name__)
-
-
 HELD_OUT = 10  # without validation data, hold out one in this many examples of each class
-
 CHUNK = 64
 
 
@@ -113,7 +110,6 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
 
 MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
-
 HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
 
 

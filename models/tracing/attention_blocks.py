@@ -22,7 +22,6 @@ from ...bundle.traced import Block
 from ...errors import UnsupportedModelError
 
 Inputs = Mapping[str, Tensor]
-
 TOLERANCE = 1e-5  # of heads' outputs, relative to the largest
 
 
@@ -74,8 +73,7 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
 def _block(model: nn.Module, inputs: Inputs, attention: Event, output: str, before: Sequence[str]) -> Block | None:
     """The block of one softmax and the linear map behind it; ``None`` if no axis of the weights counts heads."""
     width = widths(model.get_submodule(output))[0]
-    axes = [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []
-    for axis in axes:
+    for axis in [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []:
         heads = attention.shape[axis]
         if width % heads == 0 and _is_head_axis(model, inputs, attention.calls, axis, output, heads):
             return _with_inputs(model, output, heads, width // heads, before)

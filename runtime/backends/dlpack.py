@@ -12,9 +12,7 @@ import numpy as np
 
 from ...errors import InputError, cut
 
-CUDA = 2
-"""DLPack's number for memory of an NVIDIA GPU."""
-
+CUDA = 2  # DLPack's number for memory of an NVIDIA GPU
 _KINDS = "iuf"  # NumPy's kinds at DLPack's codes
 _NAME = b"dltensor"
 
@@ -40,10 +38,8 @@ class _Managed(ctypes.Structure):
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
-
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
@@ -85,8 +81,7 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
         raise InputError(f"{name} has DLPack type {(view.code, view.bits, view.lanes)}; expected int64 or float32")
     if view.strides and not _contiguous(shape, [view.strides[axis] for axis in range(view.ndim)]):
         raise InputError(f"{name} is not contiguous; expected row-major order: copy it first")
-    dtype = np.dtype(f"{_KINDS[view.code]}{view.bits // 8}")
-    return Borrowed((view.data or 0) + view.offset, shape, dtype, capsule)
+    return Borrowed((view.data or 0) + view.offset, shape, np.dtype(f"{_KINDS[view.code]}{view.bits // 8}"), capsule)
 
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:

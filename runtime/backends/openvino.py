@@ -14,8 +14,7 @@ from ...errors import BackendError, BundleError, cut, require
 from .microbatch import GraphBackend, Microbatch
 from .protocol import Batch, graph_file
 
-PRECISIONS = ("fp32", "bf16", "int8")
-"""In the order of preference; BF16 computes the float32 graph in bfloat16."""
+PRECISIONS = ("fp32", "bf16", "int8")  # in the order of preference; BF16 computes the float32 graph in bfloat16
 
 
 class OpenVinoGraph(GraphBackend):

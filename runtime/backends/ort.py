@@ -13,8 +13,7 @@ from ...errors import BundleError, cut, require
 from .microbatch import GraphBackend, Microbatch
 from .protocol import Batch, graph_file
 
-PRECISIONS = ("fp32", "int8", "fp16")
-"""In the order of preference; BF16 has no CPU kernels."""
+PRECISIONS = ("fp32", "int8", "fp16")  # in the order of preference; BF16 has no CPU kernels
 
 
 class OnnxRuntimeGraph(GraphBackend):

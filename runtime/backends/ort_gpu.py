@@ -20,11 +20,8 @@ from .kernel_cache import private_folder
 from .ort import session_options
 from .protocol import Backend, graph_file, joined, parts_of
 
-PRECISIONS = ("fp16", "fp32")
-"""Precisions in the order of preference; CUDA lacks BF16 kernels for some operators."""
-
+PRECISIONS = ("fp16", "fp32")  # precisions in the order of preference; CUDA lacks BF16 kernels for some operators
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
-
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 """No TF32, the provider's default, which rounds the factors of float32 products to 10 bits."""
 

@@ -23,8 +23,7 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        placed = isinstance(ensemble, self._torch.nn.Module)  # MC dropout is not a module, and runs on the CPU
-        self._device = next(ensemble.parameters()).device if placed else "cpu"
+        self._device = next(ensemble.parameters()).device if isinstance(ensemble, self._torch.nn.Module) else "cpu"
         task = TASKS[ensemble.architecture.task]
         self._output_names = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
         self._process = os.getpid()
@@ -105,5 +104,4 @@ class TorchBackend(TorchModule):
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().contiguous().numpy()
-    return array
+    return tensor.cpu().contiguous().numpy()

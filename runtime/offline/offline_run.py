@@ -22,9 +22,7 @@ from .row_files import JsonLines, check_form, failures, filed, form_of, split, t
 from .scoring import Scoring, answers, example_answer
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
-CHUNK = 4096
-"""Rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit."""
-
+CHUNK = 4096  # rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit
 Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
 """Writes the chunks with these numbers, and yields the number of each finished chunk."""
 
@@ -172,8 +170,7 @@ def predict_part(
     with open_chunks(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         if not scoring.skip_invalid:
-            finished = set(range(len(chunks))) - set(missing)
-            _check_failed(sum(map(chunks.failed, finished)), chunks.folder, scoring)
+            _check_failed(sum(map(chunks.failed, set(range(len(chunks))) - set(missing))), chunks.folder, scoring)
         run = engine or local_engine(predictor, sources, scoring)
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass

@@ -80,8 +80,7 @@ def cluster(purpose: str) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS") or "local"
     own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 2**28}
     try:
-        options = own if address == "local" else {}
-        ray.init(address, **options, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address, **own if address == "local" else {}, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
         where = "start Ray on this machine" if address == "local" else f"reach Ray at {address} (RAY_ADDRESS)"
         raise BackendError(f"cannot {where}: {cut(error, 200)}; see `ray status`") from error

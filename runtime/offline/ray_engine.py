@@ -25,7 +25,6 @@ from .ray_cluster import Pool, check_room, cluster
 from .scoring import Scoring, answers
 
 log = logging.getLogger(__name__)
-
 PURPOSE = "predict on many machines"
 
 
@@ -77,8 +76,7 @@ class Scorer:
         (start,), (stop,) = batch["start"].tolist(), batch["stop"].tolist()
         rows, problem = b"", ""
         try:
-            read = self._cursor.rows(range(start, stop))
-            rows = lines_of(answers(self._loaded(), read, self._work.scoring, start))
+            rows = lines_of(answers(self._loaded(), self._cursor.rows(range(start, stop)), self._work.scoring, start))
         except HydrantError as error:  # Ray's exceptions are tracebacks of many lines
             problem = str(error)
         return {"chunk": batch["chunk"], "rows": np.array([rows], object), "problem": np.array([problem], object)}

@@ -132,9 +132,7 @@ class Parquet(Table):
 
 
 Sink = Callable[[list[Answer]], object]
-
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}  # columns of a file of failed rows
-
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 
 
@@ -145,8 +143,7 @@ def form_of(path: Path | None) -> type[Table]:
 
 def check_form(path: Path) -> None:
     """Reject endings of other formats, such as a spreadsheet's."""
-    lines = ("", ".ndjson", ".json", ".log", ".txt")
-    if path.suffix.lower() not in (*FORMS, *lines) and destination(path) is not None:
+    if path.suffix.lower() not in (*FORMS, "", ".ndjson", ".json", ".log", ".txt") and destination(path) is not None:
         raise InputError(f"{cut(path)} ends in {cut(path.suffix)}; expected .csv, .parquet, or .jsonl for JSON lines")
 
 
@@ -215,5 +212,4 @@ def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
         return arrow.struct([(label, arrow.float64()) for label in value])
     if name in ("abstain", "out_of_distribution") or isinstance(value, bool):
         return arrow.bool_()
-    kinds = {int: arrow.int64(), float: arrow.float64()}
-    return kinds.get(type(value), arrow.string())
+    return {int: arrow.int64(), float: arrow.float64()}.get(type(value), arrow.string())

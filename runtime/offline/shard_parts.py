@@ -59,8 +59,7 @@ class Shard:
         return range(total * (self.index - 1) // self.count, total * self.index // self.count)
 
 
-WHOLE = Shard()
-"""All rows."""
+WHOLE = Shard()  # all rows
 
 
 class PartFile(Spec, frozen=True):

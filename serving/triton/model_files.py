@@ -42,11 +42,9 @@ CONFIG = "config.pbtxt"
 PERF = "perf.json"  # requests for perf_analyzer
 ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter of Triton's Python backend
 TEMPLATES = Path(__file__).parent / "templates"
-
 SHORT = "how do i say thank you in another language"
 LONG = " ".join([SHORT, "and what is the weather like over there at this time of the year", SHORT])
 TOKENS = 16  # of ready tensors
-
 Device = Literal["cpu", "gpu"]
 GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
 

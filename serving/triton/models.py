@@ -27,14 +27,11 @@ from ...runtime.predictor import Predictor
 from .triton_tensors import SPANS, answer_arrays, graph_outputs
 
 BUNDLE, LINK = "bundle", "bundle.path"  # in a version's folder: the bundle, or a file with its path
-
 BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.threads"
 SHORTEST, LONGEST = "hydrant.shortest", "hydrant.longest"
 """Parameters of ``config.pbtxt``: of the whole predictor, and the token limits of an engine."""
 
-MULTIPLE = 16
-"""Texts are padded to a multiple of this number of tokens: Triton batches only requests of equal shapes."""
-
+MULTIPLE = 16  # texts are padded to a multiple of this number of tokens: Triton batches only requests of equal shapes
 Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
 Inputs = list[Any] | dict[str, np.ndarray]  # raw inputs, or the graph's tensors

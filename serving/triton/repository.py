@@ -39,11 +39,9 @@ from .triton_forms import Engine, engine_for, ensemble_models, whole_model
 from .triton_tensors import TensorSpec
 
 log = logging.getLogger(__name__)
-
 README = "README.md"
 MARKER = "hydrant-triton.json"  # marks a version's folder as hydrant's, and lists its tensors
 STAGE = "hydrant-triton"  # purpose of the hidden staging folder
-
 RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
 """ONNX Runtime's precisions on each device, in hydrant's order of preference."""
 

@@ -34,9 +34,7 @@ from .models import BACKEND, BUNDLE, LINK, LONGEST, PRECISION, SHORTEST, THREADS
 from .triton_tensors import LABELS, Message, TensorSpec, Word, entries, label_lines
 
 log = logging.getLogger(__name__)
-
 LIBRARY = "tensorrt"
-
 CUDA = {"name": "cuda", "parameters": entries({"use_tf32": "0"})}
 FLOAT32 = {"execution_accelerators": {"gpu_execution_accelerator": [CUDA]}}
 """Disables TF32, ONNX Runtime's default for float32 products on a GPU."""

@@ -20,10 +20,7 @@ from .choose import LoadedEngine
 from .cuda import Cuda, Resources
 
 log = logging.getLogger(__name__)
-
-GRAPHS = 4
-"""Maximum number of a lane's CUDA graphs, each with its own context; the least recently used is evicted."""
-
+GRAPHS = 4  # maximum number of a lane's CUDA graphs, each with its own context; the least recently used is evicted
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
