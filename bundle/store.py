@@ -373,10 +373,8 @@ class Bundle:
     def check_own(self) -> None:
         """Reject changes of a Hub download, which other programs share."""
         if (snapshot := Snapshot.of(self.path)) is not None:
-            raise InputError(
-                f"bundle {self.path} is in the Hub's cache and cannot be changed; download a copy of your own: "
-                f"hf download {snapshot.repository} --local-dir FOLDER"
-            )
+            what = f"bundle {self.path} is in the Hub's cache and cannot be changed; download a copy of your own"
+            raise InputError(f"{what}: hf download {snapshot.repository} --local-dir FOLDER")
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:

@@ -196,10 +196,8 @@ def _unexpected(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if "No usable temporary directory" in str(cause):
-            return (
-                "no writable folder for temporary files; set TMPDIR to one (in a container with a read-only file "
-                "system: mount a tmpfs at /tmp)"
-            )
+            text = "no writable folder for temporary files"
+            return f"{text}; set TMPDIR to one (in a container with a read-only file system: mount a tmpfs at /tmp)"
         cause = cause.__cause__ or cause.__context__
     return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and please report it"
 

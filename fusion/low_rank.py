@@ -94,7 +94,6 @@ def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
     """Convert float64 to float32; raise if it overflows."""
     rounded = exact.float()
     if not bool(torch.isfinite(rounded).all()):
-        raise InputError(
-            f"adapter {adapter.name} changes {name} beyond float32's range; train it again with a smaller lora_alpha"
-        )
+        wrong = f"adapter {adapter.name} changes {name} beyond float32's range"
+        raise InputError(f"{wrong}; train it again with a smaller lora_alpha")
     return rounded

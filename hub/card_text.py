@@ -122,10 +122,8 @@ def _unknown(calibration: Calibration) -> str:
         return "It flags no out-of-distribution (OOD) inputs: no threshold was fitted."
     found = threshold.measured.get("true_positive_rate")
     if found is None:
-        return (
-            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if "
-            "any, for how many it finds."
-        )
+        text = "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data"
+        return f"{text}; see Results, if any, for how many it finds."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
     false = threshold.measured.get("false_positive_rate", 0.0)
     chance = "This is no better than chance." if found <= false else "Other kinds may be found less often."

@@ -197,9 +197,8 @@ def model_labels(config: Any) -> list[str]:
     stored = config.id2label or {index: f"LABEL_{index}" for index in range(config.num_labels)}
     names = {int(index): str(label) for index, label in stored.items()}
     if sorted(names) != list(range(config.num_labels)):
-        raise InputError(
-            f"configuration has id2label for {listing(sorted(names))}; expected 0 to {config.num_labels - 1}"
-        )
+        wrong = f"configuration has id2label for {listing(sorted(names))}"
+        raise InputError(f"{wrong}; expected 0 to {config.num_labels - 1}")
     ordered = [names[index] for index in range(config.num_labels)]
     unique = unique_names(ordered)
     if renamed := [name for name, own in zip(unique, ordered, strict=True) if name != own]:
@@ -225,9 +224,8 @@ def load_config(name: str) -> Any:
         if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
             raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
         hub = f"no folder {name} exists, and from the hub hydrant " * (not Path(name).is_dir())
-        raise InputError(
-            f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a checkpoint folder"
-        ) from error
+        wrong = f"{hub}cannot read a model configuration from {name}: {_first_line(error)}"
+        raise InputError(f"{wrong}; expected a checkpoint folder") from error
 
 
 def without_remote_code(config: Any) -> Any:

@@ -75,9 +75,8 @@ def layout_of(model: Any) -> Layout:
 
 def without_classes(name: str) -> InputError:
     """The error for a CLIP model without classes."""
-    return InputError(
-        f"{name} is a {CLIP.model_class}, without classes of its own; name them with --classes (hydrant.load_zero_shot)"
-    )
+    wrong = f"{name} is a {CLIP.model_class}, without classes of its own"
+    return InputError(f"{wrong}; name them with --classes (hydrant.load_zero_shot)")
 
 
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
@@ -110,9 +109,8 @@ def check_weights(model: Any) -> None:
         raise InputError(f"model is a {cut(type(model).__name__)}; expected a transformers classifier or its folder")
     for name, weight in model.named_parameters():
         if weight.is_meta:
-            raise InputError(
-                f"weight {name} is on the device meta, without values; load the model with from_pretrained"
-            )
+            wrong = f"weight {name} is on the device meta, without values"
+            raise InputError(f"{wrong}; load the model with from_pretrained")
 
 
 def read_weights(model: Any) -> dict[str, Any]:
@@ -148,18 +146,15 @@ def _check_layers(layout: Layout, architecture: Architecture, names: Collection[
     while any(name.startswith(f"{layout.layer.format(l=count)}.") for name in names):
         count += 1
     if count not in (0, architecture.layers):  # 0: other names; the missing weight is reported later
-        raise InputError(
-            f"the model has {count} layers, its configuration {architecture.layers}; set num_hidden_layers to {count}"
-        )
+        wrong = f"the model has {count} layers, its configuration {architecture.layers}"
+        raise InputError(f"{wrong}; set num_hidden_layers to {count}")
 
 
 def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
     """Reject quantised weights, and a shape unlike the configuration's, except for axes of one."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
-        raise InputError(
-            f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}; expected float32, float16 or bfloat16: "
-            "give the model before it was quantised"
-        )
+        wrong = f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}"
+        raise InputError(f"{wrong}; expected float32, float16 or bfloat16: give the model before it was quantised")
     plain = tuple(size for size in tensor.shape if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
         raise InputError(

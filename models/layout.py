@@ -88,9 +88,8 @@ MULTI_LABEL = "multi_label_classification"
 
 def refuse(config: Any, setting: str, found: object, supported: str) -> UnsupportedModelError:
     """The error for one unsupported setting of a configuration."""
-    return UnsupportedModelError(
-        f"{config.model_type} model has {setting} = {found!r}, which hydrant does not support; supported: {supported}"
-    )
+    wrong = f"{config.model_type} model has {setting} = {found!r}, which hydrant does not support"
+    return UnsupportedModelError(f"{wrong}; supported: {supported}")
 
 
 def activation(config: Any, name: object) -> Activation:

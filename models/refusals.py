@@ -58,9 +58,8 @@ def unsupported(name: str, declared: Sequence[str], base: str = "") -> Unsupport
 def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
     """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
-    return UnsupportedModelError(
-        f"{what} is not part of the installed transformers{code}; install a newer one, or use another classifier"
-    )
+    wrong = f"{what} is not part of the installed transformers{code}"
+    return UnsupportedModelError(f"{wrong}; install a newer one, or use another classifier")
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
@@ -89,9 +88,8 @@ def check_pulled(folder: Path) -> None:
         if file.suffix in (".safetensors", ".json", ".txt", ".model") and file.is_file():
             with file.open("rb") as stream:
                 if stream.read(len(POINTER)) == POINTER:
-                    raise InputError(
-                        f"{file} is a git-lfs pointer, not the file; run git -C {shlex.quote(str(folder))} lfs pull"
-                    )
+                    wrong = f"{file} is a git-lfs pointer, not the file"
+                    raise InputError(f"{wrong}; run git -C {shlex.quote(str(folder))} lfs pull")
 
 
 def wrapper_prefix(folder: Path) -> str:
@@ -111,10 +109,8 @@ def check_not_quantised(name: str, config: Any) -> None:
     settings = getattr(config, "quantization_config", None)
     if settings is not None:
         method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-        raise UnsupportedModelError(
-            f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: "
-            "give the original checkpoint, or save the model after dequantize()"
-        )
+        what = f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights"
+        raise UnsupportedModelError(f"{what}: give the original checkpoint, or save the model after dequantize()")
 
 
 def unread(name: str, folder: Path, reason: str) -> InputError:
@@ -144,9 +140,8 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
     )
     if 0 in stored:
         cause = "DeepSpeed ZeRO-3 saved empty tensors: run its zero_to_fp32.py with --safe_serialization"
-    return InputError(
-        f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}; {cause}"
-    )
+    wrong = f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}"
+    return InputError(f"{wrong}; {cause}")
 
 
 def _settings(config: dict[str, Any], size: int) -> list[str]:

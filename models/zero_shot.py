@@ -78,9 +78,8 @@ def load_zero_shot(
         clip = load_dual_encoder(source)
         tokenizer = load_processor(source, "text") if tokenizer is None else tokenizer
     elif type(source).__name__ != "CLIPModel":
-        raise InputError(
-            f"source is a {type(source).__name__}; expected a CLIPModel, a checkpoint folder or a hub name"
-        )
+        wrong = f"source is a {type(source).__name__}"
+        raise InputError(f"{wrong}; expected a CLIPModel, a checkpoint folder or a hub name")
     elif tokenizer is None:
         raise InputError("a CLIPModel needs its tokenizer; pass tokenizer=…")
     else:

@@ -177,10 +177,8 @@ class _Run:
     def _diverged(self, name: str, value: float) -> InputError:
         self.state.checkpoint.remove()  # resuming there would fail again
         remedy = _remedy(self.job.settings.how, self.point.updates, judged=bool(self.point.history))
-        return InputError(
-            f"the {name} became {value} after {self.point.updates} updates; expected a finite number: {remedy}; "
-            "nothing was written"
-        )
+        wrong = f"the {name} became {value} after {self.point.updates} updates"
+        return InputError(f"{wrong}; expected a finite number: {remedy}; nothing was written")
 
     def _words(self, epoch: int) -> str:
         """Return a progress title: the last epoch's metrics, and the remaining time at most."""

@@ -68,9 +68,8 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     if how.fork_from is None:
         return first
     if type(how.fork_from) is not int or not first <= how.fork_from < layers:
-        raise InputError(
-            f"fork_from is {cut(how.fork_from)}; expected a layer from {first}, where members fork, to {layers - 1}"
-        )
+        wrong = f"fork_from is {cut(how.fork_from)}"
+        raise InputError(f"{wrong}; expected a layer from {first}, where members fork, to {layers - 1}")
     return how.fork_from
 
 

@@ -80,10 +80,8 @@ def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
     """Raise if parts should separate although members share a weight with low-rank updates."""
     updated = [name for name, form in bundle.manifest.get("fusion", {}).get("adapted", {}).items() if form["low_rank"]]
     if separate and updated:
-        raise InputError(
-            f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)}); omit keep_separate "
-            "(--keep-separate), or fuse again with --low-rank merge"
-        )
+        wrong = f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)})"
+        raise InputError(f"{wrong}; omit keep_separate (--keep-separate), or fuse again with --low-rank merge")
 
 
 def _job(
@@ -134,19 +132,16 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     if how.freeze is None:
         return shared if fork < len(ensemble.layers) and not how.unfreeze else 0
     if how.freeze > shared:
-        raise InputError(
-            f"freeze (--freeze) is {how.freeze}; expected at most {shared}, the layers of the shared trunk"
-        )
+        wrong = f"freeze (--freeze) is {how.freeze}"
+        raise InputError(f"{wrong}; expected at most {shared}, the layers of the shared trunk")
     return how.freeze
 
 
 def _check_alike(training: Source, held_out: Source) -> None:
     if training.labels.dtype != held_out.labels.dtype:
         relevance, numbers = (training, held_out) if training.labels.dtype == np.int64 else (held_out, training)
-        raise InputError(
-            f"the labels of {relevance.name} are all 0 or 1, but {numbers.name} has other numbers; expected labels "
-            "of one kind in both"
-        )
+        wrong = f"the labels of {relevance.name} are all 0 or 1, but {numbers.name} has other numbers"
+        raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: list[str]) -> FusedClassifier:

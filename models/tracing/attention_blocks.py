@@ -64,9 +64,8 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
     if not blocks:
         has_attention = any(not event.name for event in events)
         what = "its attention heads were not understood" if has_attention else "it has no attention"
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: {what}; expected heads that end in an output projection"
-        )
+        wrong = f"{type(model).__name__} cannot be traced: {what}"
+        raise UnsupportedModelError(f"{wrong}; expected heads that end in an output projection")
     return tuple(blocks.values())
 
 

@@ -74,10 +74,8 @@ def trace(model: Any, processor: Any = None) -> Traced:
     logits = run(model, inputs[-1])
     with transformers_code(model) as another:
         if another and not _equal(run(model, inputs[-1]), logits):
-            raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own; "
-                "install a version that hydrant was tested with"
-            )
+            wrong = f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own"
+            raise UnsupportedModelError(f"{wrong}; install a version that hydrant was tested with")
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
         classifier, width = find_classifier(model, inputs[-1])
@@ -122,10 +120,8 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     first = next(iter(inputs.values()))
     shape = [len(first), *([first.shape[1]] if answers(model).get("task") == "tokens" else []), model.config.num_labels]
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
-            f"finite; expected {shape}"
-        )
+        what = f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}"
+        raise UnsupportedModelError(f"{what}, or not finite; expected {shape}")
     return logits
 
 
@@ -198,10 +194,8 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
     remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
     plan = bundle.plan()
     if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
-        raise BundleError(
-            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but has {len(plan.members)} and "
-            f"{architecture.classes}; {remedy}"
-        )
+        what = f"bundle claims {bundle.members} members and {len(bundle.labels)} labels"
+        raise BundleError(f"{what}, but has {len(plan.members)} and {architecture.classes}; {remedy}")
     weights, configuration = stored_weights(bundle, load_file), bundle.read_json(CHECKPOINT)
     try:
         check_plan(plan, architecture)

@@ -92,10 +92,8 @@ def modality_of(class_name: str) -> Modality:
     if class_name not in modalities:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
-        raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(modalities)} classifiers of transformers: "
-            "…ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
-        )
+        what = f"{class_name[:80]} cannot be traced; expected one of the {len(modalities)} classifiers of transformers"
+        raise UnsupportedModelError(f"{what}: …ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification")
     return modalities[class_name]
 
 
@@ -168,10 +166,8 @@ def _shortest(model: Any) -> int:
     """Smallest number of samples from which the model's convolutions compute one moment."""
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms, or "
-            "spectrograms of one size, as in Wav2Vec2, HuBERT, AST or Whisper"
-        )
+        what = f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms"
+        raise UnsupportedModelError(f"{what}, or spectrograms of one size, as in Wav2Vec2, HuBERT, AST or Whisper")
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
         samples = (samples - 1) * stride + kernel

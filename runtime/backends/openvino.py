@@ -57,9 +57,8 @@ class OpenVinoBackend(OpenVinoGraph):
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         openvino = _library()
         if precision is not None and precision not in PRECISIONS:
-            raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
-            )
+            wrong = f"backend {self.name} does not run precision {cut(precision)}"
+            raise BackendError(f"{wrong}; expected {', '.join(PRECISIONS)}")
         has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not has_bf16:
             raise BackendError("this CPU has no BF16 instructions; use --precision fp32")

@@ -54,9 +54,8 @@ def open_session(model: Path | bytes, threads: int | None = None, profile: Path 
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no public base class
         what = "the model" if isinstance(model, bytes) else model
-        raise BundleError(
-            f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}; export it again"
-        ) from error
+        wrong = f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}"
+        raise BundleError(f"{wrong}; export it again") from error
 
 
 def session_options(ort: ModuleType, threads: int | None) -> Any:

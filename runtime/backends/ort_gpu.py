@@ -136,9 +136,8 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
         architecture = bundle.any_architecture()
         if not architecture.is_declared:
-            raise BackendError(
-                f"{self.name} needs the range of input sizes, which traced bundles lack; use onnxruntime-cuda"
-            )
+            wrong = f"{self.name} needs the range of input sizes, which traced bundles lack"
+            raise BackendError(f"{wrong}; use onnxruntime-cuda")
         folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
         kinds = () if folder is None else ("engine", "timing")
         caches: dict[str, Any] = {f"trt_{kind}_cache_enable": True for kind in kinds}

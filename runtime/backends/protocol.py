@@ -51,10 +51,8 @@ class Backend(Closable):
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:  # noqa: ARG002
         """Run one batch of GPU tensors and leave the outputs there; see ``Predictor.run_device``."""
-        raise BackendError(
-            f"backend {self.name} runs on the CPU and cannot use GPU tensors; pass NumPy arrays to `predict`, or "
-            "load the bundle with a GPU backend, such as onnxruntime-cuda"
-        )
+        what = f"backend {self.name} runs on the CPU and cannot use GPU tensors; pass NumPy arrays to `predict`"
+        raise BackendError(f"{what}, or load the bundle with a GPU backend, such as onnxruntime-cuda")
 
     def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
         """Milliseconds of ``h2d``, ``compute`` and ``d2h`` on a GPU, and of ``enqueue`` on the CPU; empty on a CPU."""
@@ -78,9 +76,8 @@ def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str
     if name is None:
         wanted = precision or runs[0]
         option = "" if wanted == "fp32" else f" --precision {wanted}"
-        raise BackendError(
-            f"bundle {bundle.path} has no {onnx_name(wanted)}; make it with `hydrant export {bundle.path}{option}`"
-        )
+        wrong = f"bundle {bundle.path} has no {onnx_name(wanted)}"
+        raise BackendError(f"{wrong}; make it with `hydrant export {bundle.path}{option}`")
     path = bundle.file(name)
     check_graph(bundle, name)
     if bundle.has(f"{name}.data"):

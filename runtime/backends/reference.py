@@ -32,10 +32,8 @@ class TorchModule(Backend):
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""
         if os.getpid() != self._process:
-            raise BackendError(
-                "this process was forked after the torch backend was opened, so PyTorch's threads are missing; load "
-                "the bundle in each process, or use backend onnxruntime or openvino"
-            )
+            wrong = "this process was forked after the torch backend was opened, so PyTorch's threads are missing"
+            raise BackendError(f"{wrong}; load the bundle in each process, or use backend onnxruntime or openvino")
         return super().run(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -92,9 +90,8 @@ class TorchBackend(TorchModule):
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):
-            raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
-            )
+            wrong = f"backend {self.name} does not run precision {cut(precision)}"
+            raise BackendError(f"{wrong}; expected {self.precision}")
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference
 

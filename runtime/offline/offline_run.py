@@ -193,10 +193,8 @@ def _finished_part(wanted: Part) -> Part | None:
     part = Part.load(wanted.path)
     theirs, ours = ({"shard": str(each.shard), "rows": each.total, **each.job} for each in (part, wanted))
     if changed := differences(theirs, ours):
-        raise InputError(
-            f"{wanted.path} is another part, or of another prediction: it differs in {listing(changed)}; "
-            "remove it, or choose another output"
-        )
+        wrong = f"{wanted.path} is another part, or of another prediction: it differs in {listing(changed)}"
+        raise InputError(f"{wrong}; remove it, or choose another output")
     asides = {each.errors and each.errors.resolve() for each in (part, wanted)}
     return part if len(asides) == 1 and not part.altered() else None
 
@@ -204,6 +202,5 @@ def _finished_part(wanted: Part) -> Part | None:
 def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
     """Reject failed rows of an earlier run unless they are to be skipped."""
     if failed and not scoring.skip_invalid:
-        raise InputError(
-            f"{where} has {failed} failed rows from a run with --skip-invalid; pass --skip-invalid again, or remove it"
-        )
+        wrong = f"{where} has {failed} failed rows from a run with --skip-invalid"
+        raise InputError(f"{wrong}; pass --skip-invalid again, or remove it")

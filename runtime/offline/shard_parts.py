@@ -119,9 +119,8 @@ class Part:
         try:
             content = file.read_bytes()
         except OSError as error:
-            raise InputError(
-                f"part {path} has no readable {file.name} beside it; `hydrant predict --shard` writes both files"
-            ) from error
+            wrong = f"part {path} has no readable {file.name} beside it"
+            raise InputError(f"{wrong}; `hydrant predict --shard` writes both files") from error
         facts = decode(content, PartFile, file, InputError)
         errors = None if facts.errors is None else path.parent / facts.errors
         return cls(path, facts.job, Shard.parse(facts.shard), facts.total, facts.failed, facts.sha256, errors)
@@ -165,9 +164,8 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
         fix = "separate files of failed rows; use --errors" if aside else "no files of failed rows; omit --errors"
         raise InputError(f"the parts have {fix}")
     if altered := [path for part in ordered for path in part.altered()]:
-        raise InputError(
-            f"{listing(altered, 3)}: missing or altered since the part was written; predict that part again"
-        )
+        wrong = f"{listing(altered, 3)}: missing or altered since the part was written"
+        raise InputError(f"{wrong}; predict that part again")
     places = [(Path(output), [part.path for part in ordered])]
     if errors is not None:
         places.append((Path(errors), aside))
@@ -186,20 +184,16 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     jobs = [{"shards": part.shard.count, "rows": part.total, **part.job} for part in parts]
     for part, job in zip(parts, jobs, strict=True):
         if changed := differences(jobs[0], job):
-            raise InputError(
-                f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)}); "
-                "merge the parts of one prediction"
-            )
+            wrong = f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)})"
+            raise InputError(f"{wrong}; merge the parts of one prediction")
     counts = Counter(part.shard.index for part in parts)
     if doubled := [part.path for part in parts if counts[part.shard.index] > 1]:
         raise InputError(f"{listing(doubled, 4)} have the same shard; name every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in counts)
         some = listing(map(str, islice(missing, 8)))  # a manifest may claim billions of shards
-        raise InputError(
-            f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}; predict these with "
-            "--shard, and name all parts"
-        )
+        wrong = f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}"
+        raise InputError(f"{wrong}; predict these with --shard, and name all parts")
     return sorted(parts, key=lambda part: part.shard.index)
 
 

@@ -95,14 +95,11 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
     """The first suitable engine by :func:`_order`; reads only the metadata, with digests checked."""
     library, allowed = machine.library, PRECISIONS if precision is None else (precision,)
     if precision not in (None, *PRECISIONS):
-        raise BackendError(
-            f"backend {library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
-        )
+        wrong = f"backend {library} does not run precision {cut(precision)}"
+        raise BackendError(f"{wrong}; expected {', '.join(PRECISIONS)}")
     if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # known without an engine
-        raise BackendError(
-            f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
-            f"tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`"
-        )
+        wrong = f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}"
+        raise BackendError(f"{wrong}; use --backend tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`")
     engines = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
     fitting = [(name, facts) for name, facts in engines if facts.library == library and facts.precision in allowed]
     if not fitting:
@@ -146,10 +143,8 @@ def load_engine(trt: ModuleType, data: bytes, chosen: EngineChoice, graph: Path 
             for index in range(engine.num_optimization_profiles)
         ]
     except Exception as error:  # whatever the library's binding raises
-        raise BackendError(
-            f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}; rebuild it with "
-            f"`{chosen.rebuild}`"
-        ) from error
+        wrong = f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}"
+        raise BackendError(f"{wrong}; rebuild it with `{chosen.rebuild}`") from error
     return LoadedEngine(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
 
 

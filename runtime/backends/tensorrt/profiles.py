@@ -115,10 +115,8 @@ class Profiles:
         ranges = [each.tokens for each in self._ranges if each.tokens]
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
         command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
-        return (
-            f"the inputs have {tokens} tokens or samples; this engine was built for {least} to {most}: cut them, or "
-            f"rebuild it with `{command}`"
-        )
+        text = f"the inputs have {tokens} tokens or samples"
+        return f"{text}; this engine was built for {least} to {most}: cut them, or rebuild it with `{command}`"
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
