@@ -38,10 +38,7 @@ class PlanFile(Spec, frozen=True):
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Kept attention heads of every member, layer by layer.
-
-    Head counts may differ between layers and between members; every member keeps at least one
-    head in every layer.
+    """Kept attention heads of every member, one or more in every layer; their number may differ.
 
     Attributes:
         family: model family of the plan, for example ``"bert"``.
@@ -131,21 +128,14 @@ class HeadPlan:
 
     @classmethod
     def from_json(cls, data: Any) -> HeadPlan:
-        """Build the plan from a decoded JSON object.
-
-        Raises:
-            PlanError: a key is missing or has the wrong type, or the plan is inconsistent.
-        """
+        """Build the plan from a decoded JSON object; ``PlanError`` if it is malformed."""
         check_schema(data, SCHEMA, "plan", PlanError)
         file = convert(data, PlanFile, "plan", PlanError)
         members = tuple(member.keep for member in file.members)
         return cls(file.family, file.layers, file.heads, members, file.method, file.provenance)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes.
-
-        Numbers of the provenance that are not finite become null.
-        """
+        """Write the plan to ``path`` as JSON, atomically: equal bytes for equal plans, null for NaN and infinity."""
         write_atomically(Path(path), to_json_bytes(self.to_json()))
 
     @classmethod

@@ -59,11 +59,15 @@ def onnx_name(precision: str) -> str:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on disk, with its manifest read and validated.
+    """A bundle on disk, with its manifest read and validated; a file is checked whenever it is read.
 
     Attributes:
         path: the folder.
         manifest: the decoded ``hydrant.json``.
+
+    Raises:
+        BundleError: from every method that reads: a file is not listed, missing, altered, malformed, or replaced by
+            another process since the bundle was opened; or its download failed.
     """
 
     path: Path
@@ -71,13 +75,7 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
-        """Read and validate the manifest of a bundle; other files are checked on use.
-
-        Writes that a killed process left unfinished are completed first (``staging.py``).
-
-        Raises:
-            BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
-        """
+        """Open a folder, after completing the writes that a killed process left unfinished (``staging.py``)."""
         folder = Path(path)
         if folder.is_dir():
             recover(folder)
@@ -112,22 +110,14 @@ class Bundle:
         return {**self.manifest, "files": self.digests()}
 
     def file(self, name: str) -> Path:
-        """Path of a file of the bundle, checked against the manifest.
-
-        Raises:
-            BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
-        """
+        """Path of a file of the bundle, checked against the manifest."""
         with self._reporting(name):
             path = self._place(name)
             self._compare(name, sha256_of(path))
         return path
 
     def read(self, name: str) -> bytes:
-        """Bytes of a small file of the bundle, checked against the manifest.
-
-        Raises:
-            BundleError: as for :meth:`file`.
-        """
+        """Bytes of a small file of the bundle, checked against the manifest."""
         with self._reporting(name):
             content = self._place(name).read_bytes()
             self._compare(name, sha256(content).hexdigest())
@@ -138,11 +128,7 @@ class Bundle:
         return Snapshot.of(self.path) is None or (self.path / name).is_file()
 
     def fetch(self, name: str) -> None:
-        """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
-
-        Raises:
-            BundleError: the download failed.
-        """
+        """Download the file ``name`` of a bundle of the Hub, unless it is in the cache."""
         if not (self.path / name).is_file() and (snapshot := Snapshot.of(self.path)) is not None:
             snapshot.fetch(name)
 
@@ -191,39 +177,22 @@ class Bundle:
         return f"remove it with `hf cache rm model/{snapshot.repository}` and download it again"
 
     def read_json(self, name: str) -> Any:
-        """Decode a JSON file of the bundle after checking its digest.
-
-        Raises:
-            BundleError: missing, altered or not JSON.
-        """
+        """Decode a JSON file of the bundle after checking its digest."""
         return from_json_bytes(self.read(name), self.path / name)
 
     def plan(self) -> HeadPlan:
-        """The head plan that made this bundle.
-
-        Raises:
-            BundleError: missing, altered or not a valid plan.
-        """
+        """The head plan that made this bundle."""
         try:
             return HeadPlan.from_json(self.read_json(PLAN))
         except PlanError as error:
             raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
 
     def calibration(self) -> dict[str, Any]:
-        """The decoded ``calibration.json``.
-
-        Raises:
-            BundleError: missing, altered or not JSON.
-        """
+        """The decoded ``calibration.json``."""
         return dict(self.read_json(CALIBRATION))
 
     def architecture(self) -> Architecture:
-        """Shapes and settings of the members' common model, for declared families only.
-
-        Raises:
-            BundleError: ``config.json`` is missing, altered or not an architecture.
-            InputError: the bundle is a traced one.
-        """
+        """Shapes and settings of the members' common model; ``InputError`` for a traced bundle."""
         architecture = self.any_architecture()
         if not architecture.is_declared:
             traced = f"bundle {self.path} is traced ({architecture.model_class})"
@@ -231,33 +200,16 @@ class Bundle:
         return architecture
 
     def any_architecture(self) -> AnyArchitecture:
-        """Description of the members' common model, for declared and traced bundles.
-
-        Raises:
-            BundleError: ``config.json`` is missing, altered or not an architecture.
-        """
+        """Description of the members' common model, for declared and traced bundles."""
         return read_architecture(self.read_json(ARCHITECTURE))
 
     def processor(self) -> Processor | None:
-        """Processor of raw inputs, or ``None`` for a bundle that takes tensors only.
-
-        Raises:
-            BundleError: a file of it is missing, altered or unlisted.
-            InputError: its files do not fit the model.
-        """
+        """Processor of raw inputs, or ``None`` for a bundle that takes tensors only; ``InputError`` if it misfits."""
         folder = self.processor_folder()
         return None if folder is None else load_processor(folder, self.any_architecture())
 
     def processor_for(self, use: str) -> Processor:
-        """Processor of raw inputs, for a use that requires one.
-
-        Args:
-            use: description for the error, such as "read train.csv".
-
-        Raises:
-            InputError: the bundle has no processor, or one that does not fit the model.
-            BundleError: a file of it is missing, altered or unlisted.
-        """
+        """Processor of raw inputs; without one, the ``InputError`` says that the bundle cannot ``use``: a verb."""
         processor = self.processor()
         if processor is None:
             raise InputError(f"bundle {self.path} has no processor, so it cannot {use}; fuse with one")
@@ -275,30 +227,18 @@ class Bundle:
         return folder if names else None
 
     def state(self) -> tuple[int, int]:
-        """Identity of the manifest file, which changes with the bundle; waits for other processes.
-
-        Raises:
-            BundleError: the bundle is gone.
-        """
+        """Identity of the manifest file, which changes with the bundle; waits for other processes."""
         with self.kept():
             status = (self.path / MANIFEST).stat()
         return status.st_ino, status.st_mtime_ns
 
     def now(self) -> Bundle:
-        """The bundle with its current manifest; interrupted writes are not completed.
-
-        Raises:
-            BundleError: as for :meth:`open`.
-        """
+        """The bundle with its current manifest; interrupted writes are not completed."""
         return Bundle(self.path, read_manifest(self.path))
 
     @contextmanager
     def kept(self) -> Iterator[Bundle]:
-        """The current bundle, locked against other processes until the block ends.
-
-        Raises:
-            BundleError: as for :meth:`open`.
-        """
+        """The current bundle, locked against other processes until the block ends."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.path))
@@ -357,11 +297,7 @@ class Bundle:
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
-        """Check that ``add`` can write a file; call this before long work.
-
-        Raises:
-            BundleError, InputError: as ``add``.
-        """
+        """Check that ``add`` can write a file, and raise as it would; call this before long work."""
         self.check_own()
         with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
             staged(self.path, stage, name, b"")

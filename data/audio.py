@@ -1,7 +1,4 @@
-"""Sound → waveform or spectrogram tensor, as the feature extractors of Wav2Vec2, AST and Whisper, without torch.
-
-Files are not resampled. For spectrograms, shorter sounds are filled with silence, longer ones truncated with a warning.
-"""
+"""Sound → waveform or spectrogram tensor, as the feature extractors of Wav2Vec2, AST and Whisper, without torch."""
 
 from __future__ import annotations
 

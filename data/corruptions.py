@@ -1,7 +1,6 @@
 """Corrupted images and texts (ImageNet-C, Hendrycks & Dietterich 2019), and OOD inputs synthesised from the data.
 
-Synthetic OOD inputs serve to choose scores and never to report them (Hendrycks et al. 2019). In turn, words or patches
-are shuffled, halves of two inputs joined, and scripts changed or images corrupted.
+Synthetic OOD inputs serve to choose scores and never to report them (Hendrycks et al. 2019).
 """
 
 from __future__ import annotations

@@ -247,10 +247,7 @@ def _check_options(
 def fuse_weights(
     architecture: Architecture, plan: HeadPlan, checkpoints: Sequence[dict[str, Tensor]], separate: frozenset[str]
 ) -> dict[str, Tensor]:
-    """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
-
-    Attention is ``layers.{l}.attention.qkv`` and ``.output``; G is 1 where members have the same heads and tensors.
-    """
+    """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; G = 1 if equal."""
     fused = {}
     for name, tensor in checkpoints[0].items():
         if part_of(name) == "attention":

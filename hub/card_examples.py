@@ -60,10 +60,7 @@ print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
 
 
 def _script(tag: str, task: str, repository: str, types: bool) -> str:
-    """JavaScript for transformers.js, whose pipelines know no pairs and no regression; empty without a short one.
-
-    Its tokenizer omits the token types, without which a pair is read as one text.
-    """
+    """JavaScript for transformers.js, whose pipelines know no pairs and no regression; empty without a short one."""
     model, processor, _, item = READERS[tag]
     if task != "score":
         options = ", { top_k: null }" if task == "multi_label" else ""

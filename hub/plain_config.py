@@ -20,13 +20,7 @@ DEFAULT_DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8"}  # precision of 
 
 
 def plain_config(bundle: Bundle, precision: str, external: list[str]) -> dict[str, Any]:
-    """The configuration of a bundle's model as transformers defines it.
-
-    Args:
-        bundle: the bundle.
-        precision: precision of the graph that transformers.js reads by default.
-        external: names of the graphs whose weights are in a file of their own.
-    """
+    """The model's configuration for transformers; transformers.js reads ``precision``, some weights ``external``."""
     architecture = bundle.any_architecture()
     config = _declared(architecture) if architecture.is_declared else dict(bundle.read_json(CHECKPOINT))
     problem = PROBLEMS.get(architecture.task)

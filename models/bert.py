@@ -1,8 +1,4 @@
-"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA: post-norm; a dense layer reads the first token.
-
-XLM-RoBERTa and CamemBERT are RoBERTa by another name. ELECTRA's dense layer has GELU for tanh, and its tables may be
-narrower than its layers. DistilBERT has no token types, and ReLU for tanh.
-"""
+"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA: post-norm; a dense layer reads the first token."""
 
 from __future__ import annotations
 

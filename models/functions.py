@@ -63,13 +63,10 @@ def turned(x: Tensor, base: float | None) -> Tensor:
 
 
 def seen(mask: Tensor | None, tokens: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Mask of the keys that each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window.
-
-    Every token sees itself, so that padding far from the text stays finite.
-    """
+    """Mask of the keys that each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window."""
     if window is None:
         return mask
     places = torch.arange(tokens, device=device)
     apart = (places[:, None] - places).abs()  # [T, T]
     near = (apart <= window)[None, None]
-    return near if mask is None else (near & mask) | (apart == 0)
+    return near if mask is None else (near & mask) | (apart == 0)  # itself, so that padding stays finite

@@ -1,9 +1,4 @@
-"""ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP.
-
-Its classifier reads the first token, or the mean of all real ones, through a dense layer with a LayerNorm behind it.
-Query, key and value are one linear map; the first layer has no LayerNorm before its attention, since one follows
-the embeddings.
-"""
+"""ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP."""
 
 from __future__ import annotations
 

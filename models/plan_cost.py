@@ -1,8 +1,6 @@
 """Cost of an ensemble: floating-point operations, parameters and bytes moved, from shapes alone.
 
-The formulas follow the exported graph with every exact rewrite (``export.rewrites``). Separate parts of several
-checkpoints count as different in every layer. Operations are those of matrix products and convolutions, two for each
-multiply-add; everything else is linear in the activations.
+The formulas follow the exported graph with every exact rewrite (``export.rewrites``); a multiply-add is two operations.
 """
 
 from __future__ import annotations
@@ -111,10 +109,7 @@ def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collect
 
 
 def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
-    """Keep adapters' updates of attention low-rank where that is cheaper by the roofline model (Williams et al. 2009).
-
-    In each layer query, key and value together, and the output projection, are compared in both forms on one input.
-    """
+    """Keep adapters' updates of attention low-rank where the roofline model (Williams et al. 2009) calls it cheaper."""
     chosen, tokens = dict(forms), _tokens(architecture)
     for layer in range(plan.layers):
         if not plan.same_heads(layer):

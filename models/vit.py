@@ -1,9 +1,7 @@
 """Image encoders, all pre-norm: ViT, DeiT, DINOv2, and the image towers of CLIP and SigLIP.
 
-The classifiers of ViT and DeiT read the first token; DINOv2's reads that and the mean of all patches, side by side.
-DINOv2 scales the outputs of attention and MLP (layer scale, Touvron et al. 2021), which is multiplied into the linear
-map before it; registers (Darcet et al. 2024) are learned tokens without a position. Zero-shot, CLIP's classifier
-consists of embeddings of class prompts (``zero_shot``); trained ones, and SigLIP's, read the mean of all patches.
+DINOv2's layer scale (Touvron et al. 2021) is multiplied into the linear map before it; its registers (Darcet et al.
+2024) are learned tokens without a position.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Zero-shot classification with CLIP: class prompts become a frozen classifier behind the image tower.
 
-``logits = scale · cos(image embedding, class embedding)`` with ``scale = exp(logit_scale)``; a class embedding is the
-mean of its prompts' unit embeddings, of unit length again (Radford et al. 2021, "Learning Transferable Visual
-Models From Natural Language Supervision", section 3.1.4). The text tower runs once, here, in transformers.
+``logits = exp(logit_scale) · cos(image embedding, class embedding)``; a class embedding is the mean of its prompts'
+unit embeddings, of unit length again (Radford et al. 2021, section 3.1.4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The ways to tune: all members jointly, as a BatchEnsemble, or each member alone and then merged.
-
-Weights that are equal in all members are tuned as one and copied at the end, so a shared trunk stays shared.
-"""
+"""The ways to tune: jointly, as a BatchEnsemble, or each member alone; weights equal in all are tuned as one."""
 
 from __future__ import annotations
 

@@ -202,11 +202,7 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """Return NLL, accuracy and ECE at the best temperature; for regression NLL and RMSE.
-
-    The best temperature removes the sharpening by tuning. Tags count by words, relevance as two classes, multi-label
-    predictions as a whole. Leaves ``module`` in evaluation mode.
-    """
+    """NLL, accuracy and ECE at the best temperature, for regression NLL and RMSE; leaves the evaluation mode on."""
     outputs = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels
     words: list[tuple[np.ndarray, np.ndarray]] = []  # logits and labels of tagged words, batch by batch

@@ -1,8 +1,4 @@
-"""Tuning examples: read, split, checked in full before any update, and batched by length.
-
-Members share all layers below the fork, the trunk. While the trunk stays unchanged, it runs once over the data, and
-every epoch reads its activations: an epoch costs only the layers above the fork.
-"""
+"""Tuning examples, checked in full before any update; an unchanged trunk runs over them once, not in every epoch."""
 
 from __future__ import annotations
 

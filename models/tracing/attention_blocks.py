@@ -2,8 +2,7 @@
 
 The first linear map behind a softmax should be the output projection, and the maps before it, in the same module, those
 to queries, keys and values. A check confirms it: with the attention weights of one head set to 0, the input of the
-output projection must be 0 in that head's columns and unchanged in all others. ``hidden_states`` are checked likewise:
-with NaN as the output of one block, they must be finite up to that block, and NaN behind it.
+output projection must be 0 in that head's columns and unchanged in all others.
 """
 
 from __future__ import annotations

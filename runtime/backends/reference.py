@@ -65,11 +65,7 @@ class TorchFeatures(TorchModule):
 
 
 class TorchSingle(TorchModule):
-    """The first member of a fused module as a single model, in its own order of classes.
-
-    Outputs: ``logits`` [B, C] before any temperature; ``features``, the last hidden vector; and with a pooler
-    ``penultimate`` [B, d'], the input of the last linear map with ``weight`` [d', C] and ``bias`` [C].
-    """
+    """The first member as a single model: ``logits`` [B, C] and ``features``, with a pooler also ``penultimate``."""
 
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)

@@ -29,12 +29,9 @@ Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Division and destination of a large prediction.
+    """Division of a large prediction, and its files: rows in ``output``, perhaps those of failed inputs in ``errors``.
 
     Attributes:
-        output: file for the rows: CSV or Parquet by its ending, else JSON lines.
-        errors: separate file for the rows of failed inputs.
-        shard: shard to predict.
         chunk: rows saved at a time; an interruption loses at most one chunk.
     """
 

@@ -97,22 +97,14 @@ class Part:
     errors: Path | None = None
 
     def save(self) -> None:
-        """Write the manifest beside the rows.
-
-        Raises:
-            InputError: the manifest cannot be written.
-        """
+        """Write the manifest beside the rows."""
         errors = None if self.errors is None else os.path.relpath(self.errors.resolve(), self.path.parent.resolve())
         facts = PartFile(1, dict(self.job), str(self.shard), self.total, self.failed, dict(self.files), errors)
         write_atomically(manifest_of(self.path), (json.dumps(to_builtins(facts), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Part:
-        """Read the manifest beside a file of rows, but not the rows.
-
-        Raises:
-            InputError: the manifest is missing or malformed.
-        """
+        """Read the manifest beside a file of rows, but not the rows."""
         file = manifest_of(path)
         if not path.is_file():
             raise InputError(f"part {path} does not exist; expected the output of `hydrant predict --shard`")

@@ -1,7 +1,4 @@
-"""The models that Triton's Python backend runs: a generated ``model.py`` imports one of these classes.
-
-All requests of a batch are predicted at once; an invalid request fails alone.
-"""
+"""The models that Triton's Python backend runs: a generated ``model.py`` imports one of these classes."""
 
 from __future__ import annotations
 
