@@ -18,26 +18,11 @@ from typing import Any
 
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, listing
+from . import staging
 from .architecture import Architecture
 from .head_plan import HeadPlan
 from .hub_download import Snapshot, contains, local_folder
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
-from .staging import (
-    JOURNAL,
-    NEW,
-    PURPOSE,
-    commit,
-    locked,
-    owned_folder,
-    recover,
-    remove_empty,
-    settle,
-    sha256_of,
-    staged_folder,
-    telling,
-    uninterrupted,
-    write_atomically,
-)
 from .strict_json import from_json_bytes, to_json_bytes
 from .traced import LACKS, AnyArchitecture, read_architecture
 
@@ -78,7 +63,7 @@ class Bundle:
         """Open a folder, after completing the writes that a killed process left unfinished (``staging.py``)."""
         folder = Path(path)
         if folder.is_dir():
-            recover(folder)
+            staging.recover(folder)
         return cls(folder, read_manifest(folder))
 
     @property
@@ -113,7 +98,7 @@ class Bundle:
         """Path of a file of the bundle, checked against the manifest."""
         with self._reporting(name):
             path = self._place(name)
-            self._compare(name, sha256_of(path))
+            self._compare(name, staging.sha256_of(path))
         return path
 
     def read(self, name: str) -> bytes:
@@ -241,8 +226,8 @@ class Bundle:
         """The current bundle, locked against other processes until the block ends."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path))
-                settle(self.path)
+                stack.enter_context(staging.locked(self.path))
+                staging.settle(self.path)
             except OSError as error:
                 raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
             yield self.now()
@@ -271,15 +256,17 @@ class Bundle:
         self.check_own()
         inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
         new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
-        recover(self.path)
+        staging.recover(self.path)
         try:
             with (
-                telling(f"cannot write into bundle {self.path}"),
-                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a failed rollback
+                staging.telling(f"cannot write into bundle {self.path}"),
+                staging.owned_folder(
+                    self.path, staging.PURPOSE, unless=staging.JOURNAL
+                ) as stage,  # of a failed rollback
             ):
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
-                with locked(self.path), uninterrupted():
-                    settle(self.path)  # the last holder of the lock may have been killed
+                with staging.locked(self.path), staging.uninterrupted():
+                    staging.settle(self.path)  # the last holder of the lock may have been killed
                     manifest = dict(self.now().manifest)
                     if not stage.is_dir():  # removed together with the old folder
                         raise InputError(f"bundle {self.path} {MEANWHILE}")
@@ -291,15 +278,18 @@ class Bundle:
                     manifest["files"] = {name: listed[name] for name in sorted(listed.keys() - gone)}
                     check_apart([MANIFEST, *manifest["files"]], self.path / MANIFEST)
                     staged(self.path, stage, MANIFEST, to_json_bytes(manifest))
-                    commit(self.path, stage, [*files, MANIFEST], sorted(gone))
+                    staging.commit(self.path, stage, [*files, MANIFEST], sorted(gone))
         finally:
-            remove_empty(new_folders)
+            staging.remove_empty(new_folders)
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
         """Check that ``add`` can write a file, and raise as it would; call this before long work."""
         self.check_own()
-        with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
+        with (
+            staging.telling(f"cannot write into bundle {self.path}"),
+            staging.owned_folder(self.path, staging.PURPOSE) as stage,
+        ):
             staged(self.path, stage, name, b"")
             place = self.path / name
             above = next(folder for folder in place.parents if folder.exists())
@@ -326,7 +316,7 @@ def located(bundle: Bundle | str | Path, revision: str | None = None) -> Bundle:
 @contextmanager
 def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
     """Create a bundle: fill the folder it yields; on a clean exit it gets its manifest and name."""
-    with staged_folder(Path(target), MANIFEST, force) as stage:
+    with staging.staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
         sealed = {"schema": SCHEMA, **manifest, "files": {name: entry_of(stage / name) for name in names}}
@@ -334,7 +324,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
         content = to_json_bytes(sealed)
         if len(content) > MAX_MANIFEST_BYTES:
             raise InputError(f"the manifest of {target} has more than {MAX_MANIFEST_BYTES} bytes; give fewer prompts")
-        write_atomically(stage / MANIFEST, content)
+        staging.write_atomically(stage / MANIFEST, content)
 
 
 def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
@@ -342,7 +332,7 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
     path = folder / safe_name(name, folder / MANIFEST)
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
-    part = stage / NEW / name
+    part = stage / staging.NEW / name
     part.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, Path):
         content.replace(part)
@@ -353,4 +343,4 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
 
 def entry_of(path: Path) -> dict[str, Any]:
     """Manifest entry of a file: its size in bytes and its SHA-256."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return {"bytes": path.stat().st_size, "sha256": staging.sha256_of(path)}

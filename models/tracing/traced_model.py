@@ -15,16 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ...bundle.traced import Block, Traced
 from ...data.specs import Modality
 from ...errors import InputError, UnsupportedModelError, cut, listing, require
-from ..checkpoint import (
-    READS,
-    checked_source,
-    class_of,
-    find_processor,
-    load_config,
-    load_weights,
-    quiet,
-    without_remote_code,
-)
+from .. import checkpoint
 from ..family_registry import check_weights
 from ..layout import classes, pair, refuse, task_of
 from ..refusals import WRAPPERS
@@ -43,7 +34,7 @@ MAPPINGS = {
 
 def traceable() -> dict[str, Modality]:
     """Classes of transformers that may be traced → their modality."""
-    auto = require("transformers.models.auto.modeling_auto", *READS)
+    auto = require("transformers.models.auto.modeling_auto", *checkpoint.READS)
     modalities: dict[str, Any] = {}
     for mapping, modality in MAPPINGS.items():
         for names in getattr(auto, mapping).values():
@@ -54,12 +45,12 @@ def traceable() -> dict[str, Modality]:
 
 def load_traced(source: str | Path) -> Any:
     """Load any classifier of the installed transformers in float32 on the CPU, in evaluation mode."""
-    name = checked_source(source)
-    config = load_config(name)
-    class_name = class_of(config)
+    name = checkpoint.checked_source(source)
+    config = checkpoint.load_config(name)
+    class_name = checkpoint.class_of(config)
     modality = modality_of(class_name)
-    model = load_weights(name, config, class_name)
-    processor = find_processor(name, modality)
+    model = checkpoint.load_weights(name, config, class_name)
+    processor = checkpoint.find_processor(name, modality)
     if modality == "image" and processor is not None and _of_image(config, "image_size") is None:
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
@@ -69,7 +60,7 @@ def load_traced(source: str | Path) -> Any:
 def taken(model: Any) -> Any:
     """Copy of a model in memory, prepared as by :func:`load_traced`; the caller's model is unchanged."""
     loaded: Any = own_copy(prepared(shared_copy(model)))  # rejects before copying tensors
-    loaded.config.dtype = require("torch", *READS).float32
+    loaded.config.dtype = require("torch", *checkpoint.READS).float32
     return loaded
 
 
@@ -80,7 +71,10 @@ def prepared(model: Any) -> Any:
     answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
-    with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with its own attention
+    with (
+        checkpoint.quiet(),
+        suppress(ValueError, KeyError, AttributeError, NotImplementedError),
+    ):  # a class with its own attention
         model.set_attn_implementation("eager")
     apply_patches(model)
     return model.eval()
@@ -194,14 +188,16 @@ def _of_image(config: Any, name: str, default: Any = None) -> Any:
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """A model from a stored configuration, by a class of the installed transformers; its weights are not set yet."""
-    torch, transformers = require("torch", *READS), require("transformers", *READS)
+    torch, transformers = require("torch", *checkpoint.READS), require("transformers", *checkpoint.READS)
     class_name = architecture.model_class
     modality_of(class_name)
-    kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
+    kinds = require("transformers.models.auto.configuration_auto", *checkpoint.READS).CONFIG_MAPPING
     try:
-        with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
+        with checkpoint.quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
             kind = kinds[configuration.get("model_type")]
-            build = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
+            build = partial(
+                getattr(transformers, class_name), checkpoint.without_remote_code(kind.from_dict(configuration))
+            )
             with torch.device("meta"), SkipInit():  # without memory
                 built = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
             if wrong := sorted(name for name in {*built, *shapes} if built.get(name) != shapes.get(name)):

@@ -25,18 +25,8 @@ from ...errors import InputError, check_plain, cut, is_whole, listing
 from ...metrics.gates import Precision
 from ...tasks import LOGITS
 from ...version import __version__
-from .triton_tensors import (
-    LABELS,
-    STRING,
-    Message,
-    TensorSpec,
-    Word,
-    answer_specs,
-    entries,
-    graph_specs,
-    label_lines,
-    to_pbtxt,
-)
+from . import triton_tensors
+from .triton_tensors import Message, TensorSpec, Word
 
 CONFIG = "config.pbtxt"
 PERF = "perf.json"  # requests for perf_analyzer
@@ -127,7 +117,7 @@ class Source:
             raise InputError(f"bundle {bundle.path} reads sounds; expected texts or images; use `hydrant serve`")
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
-        tensors = graph_specs(inputs), graph_specs(outputs)
+        tensors = triton_tensors.graph_specs(inputs), triton_tensors.graph_specs(outputs)
         return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
 
     @property
@@ -136,8 +126,11 @@ class Source:
         if not self.raw:
             return list(self.inputs)
         if self.architecture.modality == "image":
-            return [TensorSpec("image", STRING, (1,))]
-        text, pair = TensorSpec("text", STRING, (1,)), TensorSpec("text_pair", STRING, (1,), optional=True)
+            return [TensorSpec("image", triton_tensors.STRING, (1,))]
+        text, pair = (
+            TensorSpec("text", triton_tensors.STRING, (1,)),
+            TensorSpec("text_pair", triton_tensors.STRING, (1,), optional=True),
+        )
         return [text] if self.architecture.task == "tokens" else [text, pair]
 
     @property
@@ -148,7 +141,7 @@ class Source:
     @property
     def answers(self) -> list[TensorSpec]:
         """The tensors of answers."""
-        return answer_specs(self.scores, self.architecture.task, self.calibration, self.raw)
+        return triton_tensors.answer_specs(self.scores, self.architecture.task, self.calibration, self.raw)
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,9 @@ class Model:
         """The whole ``config.pbtxt``."""
         tensors = {"input": self.inputs, "output": self.outputs}
         messages = {key: [spec.message() for spec in specs] for key, specs in tensors.items()}
-        return f"# Written by hydrant {__version__}.\n" + to_pbtxt({"name": self.name, **self.config, **messages})
+        return f"# Written by hydrant {__version__}.\n" + triton_tensors.to_pbtxt(
+            {"name": self.name, **self.config, **messages}
+        )
 
     def interface(self) -> dict[str, Any]:
         """Properties that all versions of a model share in one configuration; JSON-ready."""
@@ -201,7 +196,7 @@ def python_config(settings: TritonSettings, instances: int, parameters: Mapping[
         **batching(settings),
         "instance_group": [{"kind": Word("KIND_CPU"), "count": instances}],
         "version_policy": {"all": {}},
-        **({"parameters": entries(named)} if named else {}),
+        **({"parameters": triton_tensors.entries(named)} if named else {}),
     }
 
 
@@ -229,7 +224,7 @@ def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path
 
 def model_assets(source: Source) -> dict[str, bytes]:
     """Files next to the configuration of the clients' model: labels, and requests for ``perf_analyzer``."""
-    files = {LABELS: label_lines(source.bundle.labels)}
+    files = {triton_tensors.LABELS: triton_tensors.label_lines(source.bundle.labels)}
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]
     if "image" in names:
@@ -292,7 +287,7 @@ def _warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[i
         }
         for spec, dims, file in inputs
     }
-    return {"name": name, "batch_size": batch, "inputs": entries(values)}
+    return {"name": name, "batch_size": batch, "inputs": triton_tensors.entries(values)}
 
 
 def _image_bytes(architecture: AnyArchitecture) -> bytes:

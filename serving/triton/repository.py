@@ -22,19 +22,8 @@ from ...bundle.strict_json import to_json_bytes
 from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing
 from ...version import __version__
-from .model_files import (
-    CONFIG,
-    ENVIRONMENT,
-    PERF,
-    SHORT,
-    TOKENS,
-    Device,
-    Model,
-    Source,
-    TritonSettings,
-    check_device,
-    template,
-)
+from . import model_files
+from .model_files import Device, Model, Source, TritonSettings
 from .triton_forms import Engine, engine_for, ensemble_models, whole_model
 from .triton_tensors import TensorSpec
 
@@ -109,7 +98,7 @@ def triton_repository(
         InputError: an invalid option or output folder, a missing graph, or other tensors than another version's.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
-    check_device(device, settings)
+    model_files.check_device(device, settings)
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
@@ -224,7 +213,7 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
                 place, staged = repository / model.name, stage / model.name
                 marker = Marker(1, __version__, model.name, model.part, version, facts, model.interface())
                 size += _fill(staged / str(version), {**model.version_files, MARKER: to_json_bytes(marker)})
-                _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
+                _fill(staged, {model_files.CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
                 folders[place] = staged
@@ -272,7 +261,7 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
     entry, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
     graph = "" if not steps else " and its ONNX Runtime backend" if engine is None else " and its TensorRT backend"
     rollback = ENSEMBLE_ROLLBACK.format(name=entry.name, version=version) if steps else ROLLBACK
-    return template(
+    return model_files.template(
         "README.md.txt",
         name=entry.name,
         hydrant=__version__,
@@ -281,11 +270,11 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
         needs=f"its Python backend{graph}",
         libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
         extra="" if steps else "[onnxruntime]",
-        environment=ENVIRONMENT,
+        environment=model_files.ENVIRONMENT,
         engine="" if engine is None else _engine_lines(engine),
         request=_request(source, entry),
         outputs=_tensor_lines(entry.outputs),
-        data=PERF if PERF in entry.files else "zero",
+        data=model_files.PERF if model_files.PERF in entry.files else "zero",
         next=version + 1,
         rollback=rollback,
         models=", then ".join(f"`{model.name}`" for model in models),
@@ -320,9 +309,11 @@ def _request(source: Source, model: Model) -> str:
     if source.architecture.modality == "image":
         return _tensor_lines(model.inputs)
     names = [spec.name for spec in model.inputs if not spec.optional or source.pairs]
-    tensors: list[dict[str, Any]] = [{"name": name, "datatype": "INT64", "shape": [1, TOKENS]} for name in names]
+    tensors: list[dict[str, Any]] = [
+        {"name": name, "datatype": "INT64", "shape": [1, model_files.TOKENS]} for name in names
+    ]
     for tensor in tensors:
-        text = {"datatype": "BYTES", "shape": [1, 1], "data": [SHORT]}
-        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * TOKENS})
+        text = {"datatype": "BYTES", "shape": [1, 1], "data": [model_files.SHORT]}
+        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * model_files.TOKENS})
     address = f"http://127.0.0.1:8000/v2/models/{model.name}/infer"
     return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"
