@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -189,12 +189,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
 
 
-READERS: dict[str, Callable[[Path], Records]] = {
-    ".csv": _delimited,
-    ".tsv": _delimited,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
-}
+READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".parquet": _parquet}
 
 
 def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:

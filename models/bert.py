@@ -10,15 +10,9 @@ from ..bundle.architecture import Architecture, Pooling
 from .layout import Layout, activation, classes, encoder_only, head_width, linear
 
 LAYER_NAMES = (
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
-    "intermediate.dense",
-    "output.dense",
-    "output.LayerNorm",
-)
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+)  # fmt: skip
 
 
 def _embeddings(prefix: str) -> dict[str, str]:
@@ -117,14 +111,8 @@ DISTILBERT = Layout(
     model_class="DistilBertForSequenceClassification",
     layer="distilbert.transformer.layer.{l}",
     layer_names=(
-        "attention.q_lin",
-        "attention.k_lin",
-        "attention.v_lin",
-        "attention.out_lin",
-        "sa_layer_norm",
-        "ffn.lin1",
-        "ffn.lin2",
-        "output_layer_norm",
+        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
+        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     ),
     other_names={
         "embeddings.word": "distilbert.embeddings.word_embeddings.weight",

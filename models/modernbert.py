@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..bundle.architecture import Architecture, Pooling, TokenPooling
+from ..bundle.architecture import BIASES, Architecture, Pooling, TokenPooling
 from .layout import Layout, activation, classes, head_width, linear, refuse
 
 POOLINGS: tuple[Pooling, ...] = ("gelu", "tanh", "relu")
@@ -23,12 +23,7 @@ def _architecture(config: Any) -> Architecture:
     width = head_width(config, config.hidden_size, config.num_attention_heads)
     if width % 2:
         raise refuse(config, "num_attention_heads", config.num_attention_heads, "heads of an even width (rotary)")
-    biases = {
-        "norms": config.norm_bias,
-        "output": config.attention_bias,
-        "mlp": config.mlp_bias,
-        "pooler": config.classifier_bias,
-    }
+    biases = config.norm_bias, config.attention_bias, config.mlp_bias, config.classifier_bias
     reach = config.local_attention // 2
     return Architecture(
         family=config.model_type,
@@ -52,7 +47,7 @@ def _architecture(config: Any) -> Architecture:
         rotary=tuple(_base(config, kind) for kind in _kinds(config)),
         windows=tuple(reach if kind == SLIDING else 0 for kind in _kinds(config)),
         gated_mlp=True,
-        bias_free=tuple(name for name, there in biases.items() if not there),
+        bias_free=tuple(name for name, there in zip(BIASES, biases, strict=True) if not there),
         first_norm=False,
         pooler_norm=True,
     )

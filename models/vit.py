@@ -173,14 +173,8 @@ CLIP = Layout(
     model_class="CLIPModel",
     layer="vision_model.encoder.layers.{l}",
     layer_names=(
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.out_proj",
-        "layer_norm1",
-        "mlp.fc1",
-        "mlp.fc2",
-        "layer_norm2",
+        *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+        *("layer_norm1", "mlp.fc1", "mlp.fc2", "layer_norm2"),
     ),
     other_names={
         **CLIP_EMBEDDINGS,

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
 from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .settings import BatchEnsemble, Epoch, best_epoch
+from .settings import BatchEnsemble, Epoch, best_epoch, derived_seed
 from .tuning_data import TuningData
 from .tuning_state import State
 
@@ -94,7 +93,7 @@ _STAY_ALIKE = (
 
 def member_seed(seed: int, member: int) -> int:
     """Return the seed of one member tuned alone; the first keeps the given seed."""
-    return seed if member == 0 else int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
+    return derived_seed(seed, member) if member else seed
 
 
 def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:

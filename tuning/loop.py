@@ -25,7 +25,7 @@ from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
-from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
+from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch, derived_seed
 from .tuning_data import Source, TuningData, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
@@ -158,7 +158,7 @@ class _Run:
         factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.how.learning_rate * factor
-        torch.manual_seed(_dropout_seed(settings.seed, point.updates))
+        torch.manual_seed(derived_seed(settings.seed, point.updates))  # independent of earlier draws
         tensors, labels = self.job.training.batch(indices)
         device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
@@ -256,8 +256,3 @@ def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivat
     errors, variance = labels - scores.mean(axis=1), scores.var(axis=1)
     nll = float(gaussian_nll(errors, variance, fit_scale(errors, variance)).mean())
     return {"nll": nll, "accuracy": None, "ece": None, "temperature": 1.0, "rmse": rmse(errors)}
-
-
-def _dropout_seed(seed: int, updates: int) -> int:
-    """Return the seed of one update's dropout, independent of earlier draws."""
-    return int(np.random.SeedSequence([seed, updates]).generate_state(1, np.uint64)[0] >> 1)

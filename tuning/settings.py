@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from ..bundle.architecture import check_parts
 from ..errors import InputError, check_seed, cut
 
@@ -147,6 +149,11 @@ class Epoch:
     ece: float | None
     temperature: float
     rmse: float | None = None  # for regression, which has no accuracy and no ECE
+
+
+def derived_seed(seed: int, number: int) -> int:
+    """A seed for one of many draws, independent of the others."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
