@@ -104,11 +104,6 @@ class Architecture:
         return self.task == "tokens"
 
     @property
-    def drops_pooled(self) -> bool:
-        """True if training also applies dropout before the classifier's dense layer."""
-        return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
-
-    @property
     def absorbs_keys(self) -> bool:
         """True if one query can be multiplied into the last layer's key weights: not with rotary positions."""
         return self.first_token_only and not self.rotary

@@ -114,10 +114,6 @@ class LabelDecisions:
     measured: Numbers = field(default_factory=dict)
     n: Count = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return _plain(self)
-
 
 RATES = ("abstain", "out_of_distribution")  # decisions, by field of a prediction
 

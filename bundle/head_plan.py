@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from operator import index
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.specs import Spec, convert
-from ..errors import InputError, PlanError, literal
-from .staging import write_atomically
+from ..errors import PlanError, literal
+from .staging import telling, write_atomically
 from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
@@ -104,7 +104,8 @@ class HeadPlan:
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
             return {"mean": None, "pairs": {}, "per_layer": [], "identical": []}
-        table = [list(map(_jaccard, self.members[i], self.members[j])) for i, j in pairs]
+        layers = [zip(self.members[i], self.members[j], strict=True) for i, j in pairs]
+        table = [[len({*a} & {*b}) / len({*a} | {*b}) for a, b in row] for row in layers]
         means = [sum(row) / self.layers for row in table]
         return {
             "mean": sum(means) / len(means),
@@ -146,17 +147,9 @@ class HeadPlan:
             InputError: the file cannot be read.
             PlanError: it is not a valid plan; the message names the file.
         """
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            wrong = f"cannot read plan {path}: {error.strerror or error}"
-            raise InputError(f"{wrong}; expected a plan.json from `hydrant plan`") from error
-        data = from_json_bytes(content, path, PlanError)
+        with telling(f"cannot read plan {path}", "; expected a plan.json from `hydrant plan`"):
+            data = from_json_bytes(Path(path).read_bytes(), path, PlanError)
         try:
             return cls.from_json(data)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
-
-
-def _jaccard(a: Sequence[int], b: Sequence[int]) -> float:
-    return len(set(a) & set(b)) / len(set(a) | set(b))

@@ -29,6 +29,11 @@ def to_json_bytes(data: Any) -> bytes:
     return (json_text(data, indent=1) + "\n").encode(errors="backslashreplace")  # lone surrogates in file names
 
 
+def json_line(data: Any) -> bytes:
+    """JSON-ready data as one line of UTF-8; characters that it cannot encode are escaped."""
+    return (json_text(data) + "\n").encode(errors="backslashreplace")
+
+
 def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError] = BundleError) -> Any:
     """Decode a JSON file."""
     try:

@@ -59,10 +59,6 @@ def _contrast(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     return _bytes((values - mean) * CONTRAST[level] + mean)
 
 
-def _brightness(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
-    return _bytes(_unit(image) + BRIGHTNESS[level])
-
-
 def _jpeg(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
@@ -83,7 +79,7 @@ CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = 
     "gaussian noise": _noise,
     "blur": _blur,
     "contrast": _contrast,
-    "brightness": _brightness,
+    "brightness": lambda image, level, _: _bytes(_unit(image) + BRIGHTNESS[level]),
     "jpeg": _jpeg,
     "pixelate": _pixelate,
 }

@@ -7,25 +7,18 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from ...bundle.staging import atomic_file, destination
+from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
 GROUP = 16_384  # rows of a Parquet row group, all in memory
 PURPOSE = "write and join Parquet"
-
-
-def json_line(row: Mapping[str, Any]) -> bytes:
-    """A row as a line of JSON; characters that UTF-8 cannot encode are escaped."""
-    try:
-        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
-        return (json.dumps(row) + "\n").encode()
 
 
 class Table:

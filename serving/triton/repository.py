@@ -9,14 +9,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...bundle import staging
 from ...bundle.hub_download import bundle_name
 from ...bundle.manifest import MANIFEST
-from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...data.specs import Spec, decode
@@ -199,16 +198,17 @@ def _only(one: Any, other: Any) -> str:
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
     """Stage all models, then move each into place atomically; returns the bytes of the version's files."""
-    facts = {"name": bundle_name(bundle.path), "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(folders_above(repository / README))
-            stack.enter_context(locked(repository))
-            _check_places(repository, models, version, force)  # another process may have written since
-            sweep(_staging(repository), STAGE)
-            stage = stack.enter_context(owned_folder(_staging(repository), STAGE))
-            folders: dict[Path, Path] = {}
-            size = 0
+    facts = {"name": bundle_name(bundle.path), "manifest_sha256": staging.sha256_of(bundle.path / MANIFEST)}
+    folders: dict[Path, Path] = {}
+    size = 0
+    with (
+        staging.telling(f"cannot write into {repository}"),
+        staging.folders_above(repository / README),
+        staging.locked(repository),
+    ):
+        _check_places(repository, models, version, force)  # another process may have written since
+        staging.sweep(_staging(repository), STAGE)
+        with staging.owned_folder(_staging(repository), STAGE) as stage:
             for model in models:
                 place, staged = repository / model.name, stage / model.name
                 marker = Marker(1, __version__, model.name, model.part, version, facts, model.interface())
@@ -217,10 +217,8 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
                 folders[place] = staged
-            with uninterrupted():
-                place_folders(folders)
-    except OSError as error:
-        raise InputError(f"cannot write into {repository}: {error.strerror or error}") from error
+            with staging.uninterrupted():
+                staging.place_folders(folders)
     return size
 
 
