@@ -123,15 +123,12 @@ class Bundle:
         try:
             yield
         except BundleError:
-            if self._is_outdated(name):
+            files = self.manifest["files"]
+            with suppress(BundleError), self.kept() as now:
+                files = now.manifest["files"]
+            if files.get(name) != self.manifest["files"].get(name):
                 raise BundleError(f"{self.path / name} {MEANWHILE}") from None
             raise
-
-    def _is_outdated(self, name: str) -> bool:
-        """Return True if the current manifest lists a file differently; waits for other processes."""
-        with suppress(BundleError), self.kept() as now:
-            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
-        return False
 
     def _place(self, name: str) -> Path:
         """Path of a file, after a check of its size."""

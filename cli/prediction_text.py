@@ -12,6 +12,7 @@ from .terminal import table
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
+ASSIGNED = "{label} {probability:.2f}".format_map
 UNCERTAINTIES: list[Column] = [
     ("predictive entropy", lambda row: f"{row['predictive_entropy']:.3f}"),
     ("expected entropy", lambda row: f"{row['expected_entropy']:.3f}"),
@@ -29,7 +30,10 @@ COLUMNS: dict[str, list[Column]] = {
         ("√variance", lambda row: f"{math.sqrt(row['score_variance']):.3g}"),
         ("interval", lambda row: f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"),
     ],
-    "labels": [("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)), *UNCERTAINTIES],
+    "labels": [
+        ("labels", lambda row: short(", ".join(map(ASSIGNED, row["labels"])) or "none", 60)),
+        *UNCERTAINTIES,
+    ],
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
     "label": DECIDED,
 }
@@ -71,10 +75,6 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
         text = row["input"] if isinstance(row["input"], str) else " ".join(row["input"])
         lines += [(short(text, 46), span) for span in row["spans"] or [{}]]
     return lines
-
-
-def _label(each: Row) -> str:
-    return f"{each['label']} {each['probability']:.2f}"
 
 
 def _input(item: str | list[str]) -> str:

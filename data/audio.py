@@ -158,7 +158,8 @@ def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     padded = np.pad(samples.astype(np.float64), WIDTH // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WIDTH)[::HOP][:-1]
     energies = _energies(frames * np.hanning(WIDTH + 1)[:-1], WIDTH)
-    edges = _slaney_hertz(np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2))
+    mel = np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2)  # on Slaney's scale, 15 at 1000 Hz: linear below
+    edges = np.where(mel < 15, 200 * mel / 3, 1000 * np.exp((mel - 15) / _STEPS))
     triangles = _triangles(np.linspace(0, rate // 2, WIDTH // 2 + 1), edges) * (2 / (edges[2:] - edges[:-2]))
     logarithms = np.log10(np.maximum(energies @ triangles, 1e-10)).T
     return ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
@@ -180,11 +181,6 @@ def _kaldi_mel(hertz: float | np.ndarray) -> np.ndarray:
 
 
 _STEPS = 27 / np.log(6.4)  # mel per factor e above 1000 Hz on Slaney's scale
-
-
-def _slaney_hertz(mel: np.ndarray) -> np.ndarray:
-    """Slaney's scale: 15 mel at 1000 Hz, linear below and logarithmic above."""
-    return np.where(mel < 15, 200 * mel / 3, 1000 * np.exp((mel - 15) / _STEPS))
 
 
 class KaldiSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_type", tag="ASTFeatureExtractor"):

@@ -24,7 +24,7 @@ def _architecture(config: Any) -> Architecture:
     if width % 2:
         raise refuse(config, "num_attention_heads", config.num_attention_heads, "heads of an even width (rotary)")
     biases = config.norm_bias, config.attention_bias, config.mlp_bias, config.classifier_bias
-    reach = config.local_attention // 2
+    kinds, reach = _kinds(config), config.local_attention // 2
     return Architecture(
         family=config.model_type,
         modality="text",
@@ -44,8 +44,8 @@ def _architecture(config: Any) -> Architecture:
         positions=config.max_position_embeddings,
         padding_token=config.pad_token_id or 0,
         token_pooling=TOKENS[config.classifier_pooling],
-        rotary=tuple(_base(config, kind) for kind in _kinds(config)),
-        windows=tuple(reach if kind == SLIDING else 0 for kind in _kinds(config)),
+        rotary=tuple(float(config.rope_parameters[kind]["rope_theta"]) for kind in kinds),
+        windows=tuple(reach if kind == SLIDING else 0 for kind in kinds),
         gated_mlp=True,
         bias_free=tuple(name for name, there in zip(BIASES, biases, strict=True) if not there),
         first_norm=False,
@@ -60,15 +60,10 @@ def _kinds(config: Any) -> list[str]:
         raise refuse(config, "layer_types", kinds, f"{FULL} or {SLIDING} for each layer")
     if SLIDING in kinds and config.local_attention < 2:
         raise refuse(config, "local_attention", config.local_attention, "2 tokens or more")
+    for kind in set(kinds):
+        if (scaling := config.rope_parameters[kind].get("rope_type", "default")) != "default":
+            raise refuse(config, f"rope_parameters.{kind}.rope_type", scaling, "'default' (no scaling)")
     return kinds
-
-
-def _base(config: Any, kind: str) -> float:
-    """θ of the rotary positions of a kind of layer."""
-    rotary = config.rope_parameters[kind]
-    if rotary.get("rope_type", "default") != "default":
-        raise refuse(config, f"rope_parameters.{kind}.rope_type", rotary["rope_type"], "'default' (no scaling)")
-    return float(rotary["rope_theta"])
 
 
 MODERNBERT = Layout(

@@ -162,7 +162,13 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
 
 
 def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
-    """Return the manifest's entries about the tuning."""
+    """Return the manifest's entries about the tuning; fingerprints also of the data of an earlier one."""
+    stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
+    fingerprints = {}
+    for name, source in (("data", job.training), ("validation", job.held_out)):
+        now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
+        if now is not None:
+            fingerprints[name] = (now if before is None else now | before).to_json()
     facts = {
         "data": job.training.title,
         "examples": len(job.training),
@@ -170,7 +176,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1],
-        "fingerprints": _fingerprints(job),
+        "fingerprints": fingerprints,
         "per_member": bool(done.members),
         "epochs": done.epochs,
         "best_epoch": done.after.epoch,
@@ -181,17 +187,6 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "settings": job.settings.to_json(),
     }
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
-
-
-def _fingerprints(job: Job) -> dict[str, Any]:
-    """Return fingerprints of the training and validation examples, merged with those of an earlier tuning."""
-    stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
-    fingerprints = {}
-    for name, source in (("data", job.training), ("validation", job.held_out)):
-        now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
-        if now is not None:
-            fingerprints[name] = (now if before is None else now | before).to_json()
-    return fingerprints
 
 
 def _report(

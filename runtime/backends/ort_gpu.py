@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...bundle.architecture import Architecture
 from ...bundle.store import Bundle
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
@@ -142,17 +141,13 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         kinds = () if folder is None else ("engine", "timing")
         caches: dict[str, Any] = {f"trt_{kind}_cache_enable": True for kind in kinds}
         caches |= {f"trt_{kind}_cache_path": str(folder) for kind in kinds}
-        return {"device_id": 0, **caches, **profile_options(architecture)}
-
-
-def profile_options(architecture: Architecture) -> dict[str, str]:
-    """The TensorRT provider's ranges; without them it recompiles for each larger batch."""
-    longest, pixels = architecture.max_sequence, f"{architecture.image_height}x{architecture.image_width}"
-    options = {}
-    for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
-        shape = f"{rows}x{tokens}" if architecture.modality == "text" else f"{rows}x{architecture.channels}x{pixels}"
-        options[f"trt_profile_{name}_shapes"] = ",".join(f"{each}:{shape}" for each in architecture.input_names)
-    return options
+        longest, text = architecture.max_sequence, architecture.modality == "text"
+        pixels = f"{architecture.channels}x{architecture.image_height}x{architecture.image_width}"
+        options = {"device_id": 0, **caches}  # and ranges of shapes: without them it recompiles for each larger batch
+        for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
+            shape = f"{rows}x{tokens if text else pixels}"
+            options[f"trt_profile_{name}_shapes"] = ",".join(f"{each}:{shape}" for each in architecture.input_names)
+        return options
 
 
 def _load_error(ort: ModuleType, library: str) -> str | None:

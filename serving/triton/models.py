@@ -43,7 +43,9 @@ class PythonModel(ABC):
         config = json.loads(args["model_config"])
         self._inputs, self._outputs = ([entry["name"] for entry in config[key]] for key in ("input", "output"))
         self._parameters = {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()}
-        self.open(Bundle.open(bundle_folder(Path(args["model_repository"]) / args["model_version"])))
+        folder = Path(args["model_repository"]) / args["model_version"]
+        link = folder / LINK
+        self.open(Bundle.open(link.read_text(encoding="utf-8").rstrip("\n") if link.is_file() else folder / BUNDLE))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request of a batch with its tensors or its error."""
@@ -210,13 +212,6 @@ def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Predicti
 def padded_length(tokens: int) -> int:
     """The number of tokens after padding to a multiple of :data:`MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
-
-
-def bundle_folder(folder: Path) -> Path:
-    """The folder of a version's bundle."""
-    if (link := folder / LINK).is_file():
-        return Path(link.read_text(encoding="utf-8").rstrip("\n"))
-    return folder / BUNDLE
 
 
 def _decoded(array: np.ndarray, name: str) -> list[str]:

@@ -127,7 +127,11 @@ def load_engine(trt: ModuleType, data: bytes, chosen: EngineChoice, graph: Path 
         if engine is None:
             raise BackendError(messages.last())
         if graph is not None:
-            _refit(trt, engine, logger, graph, messages)
+            refitter = trt.Refitter(engine, logger)  # a stripped engine's weights are in its graph
+            parser = trt.OnnxParserRefitter(refitter, logger)
+            if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
+                errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
+                raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
         inputs, outputs = _tensors(trt, engine)
         profiles: list[Any] = [
             {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
@@ -208,15 +212,6 @@ def _misfit(bundle: Bundle, name: str, facts: metadata.EngineFile, machine: Mach
     here = f"{built} for compute capability {targets}{level} but this GPU has {machine.capability}"
     add = f"; add --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
     return "" if fits else here + add
-
-
-def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, messages: NativeLog) -> None:
-    """Refit a stripped engine with the weights of its graph."""
-    refitter = trt.Refitter(engine, logger)
-    parser = trt.OnnxParserRefitter(refitter, logger)
-    if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
-        errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
-        raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
 
 
 def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, metadata.Shape]]:

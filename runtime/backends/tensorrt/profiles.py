@@ -77,7 +77,11 @@ class Profiles:
         """The runs of a batch: one if a profile fits, else parts of nearly equal size with the least padding."""
         able = [each for each in self._ranges if each.takes_tokens(tokens)]
         if not able:
-            raise BackendError(self._too_long(tokens or 0))
+            ranges = [each.tokens for each in self._ranges if each.tokens]
+            least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+            command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
+            wrong = f"the inputs have {tokens} tokens or samples; this engine was built for {least} to {most}"
+            raise BackendError(f"{wrong}: cut them, or rebuild it with `{command}`")
         pieces = -(-rows // max(each.rows[1] for each in able))
         size = -(-rows // pieces)
         return [self._part(able, start, min(start + size, rows), tokens) for start in range(0, rows, size)]
@@ -110,13 +114,6 @@ class Profiles:
             key=lambda each: (math.prod(size or 1 for size in each.padded(count, tokens)), each.most, each.index),
         )
         return Part(best.index, start, stop, *best.padded(count, tokens))
-
-    def _too_long(self, tokens: int) -> str:
-        ranges = [each.tokens for each in self._ranges if each.tokens]
-        least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-        command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
-        text = f"the inputs have {tokens} tokens or samples"
-        return f"{text}; this engine was built for {least} to {most}: cut them, or rebuild it with `{command}`"
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
