@@ -110,7 +110,7 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
 
 
 def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Shape]:
-    return {f"{name}.weight": (inputs, outputs)} | ({f"{name}.bias": (1, outputs)} if bias else {})
+    return {f"{name}.weight": (inputs, outputs), **({f"{name}.bias": (1, outputs)} if bias else {})}
 
 
 def _norm(name: str, width: int) -> dict[str, Shape]:

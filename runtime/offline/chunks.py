@@ -13,8 +13,8 @@ from typing import Any
 
 from ...bundle.progress_checkpoint import DESCRIPTION, Checkpoint
 from ...bundle.staging import sweep, write_atomically
+from ...bundle.strict_json import json_line
 from ...errors import InputError
-from .row_files import json_line
 from .scoring import Answer
 
 log = logging.getLogger(__name__)
