@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling
-from .layout import Layout, activation, classes, encoder_only, head_width, linear
+from .layout import Layout, activation, classes, encoder, encoder_only, linear
 
 LAYER_NAMES = (
     "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
@@ -29,29 +29,15 @@ def _architecture(config: Any, position_padding: int | None = None, pooling: Poo
     own_width = getattr(config, "embedding_size", config.hidden_size)
     classifier_dropout = getattr(config, "classifier_dropout", None)
     return Architecture(
-        family=config.model_type,
-        modality="text",
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        head_width=head_width(config, config.hidden_size, config.num_attention_heads),
-        width=config.hidden_size,
-        mlp_width=config.intermediate_size,
-        activation=activation(config, config.hidden_act),
-        pre_norm=False,
-        norm_eps=config.layer_norm_eps,
-        qkv_bias=True,
-        pooling=pooling,
-        classes=classes(config),
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
+        **encoder(config), modality="text", pre_norm=False, norm_eps=config.layer_norm_eps, qkv_bias=True,
+        mlp_width=config.intermediate_size, activation=activation(config, config.hidden_act),
+        pooling=pooling, classes=classes(config),
+        hidden_dropout=config.hidden_dropout_prob, attention_dropout=config.attention_probs_dropout_prob,
         classifier_dropout=config.hidden_dropout_prob if classifier_dropout is None else classifier_dropout,
-        vocabulary=config.vocab_size,
-        positions=config.max_position_embeddings,
-        token_types=config.type_vocab_size,
-        position_padding=position_padding,
-        padding_token=config.pad_token_id or 0,
+        vocabulary=config.vocab_size, positions=config.max_position_embeddings, token_types=config.type_vocab_size,
+        position_padding=position_padding, padding_token=config.pad_token_id or 0,
         embedding_width=0 if own_width == config.hidden_size else own_width,
-    )
+    )  # fmt: skip
 
 
 BERT = Layout(

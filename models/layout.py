@@ -110,11 +110,13 @@ def classes(config: Any) -> int:
     return int(config.num_labels)
 
 
-def head_width(config: Any, width: int, heads: int) -> int:
-    """Width of one attention head."""
-    if width % heads:
+def encoder(config: Any) -> dict[str, Any]:
+    """Fields of an ``Architecture`` that every configuration names alike."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    if (own := getattr(config, "head_dim", None)) is None and width % heads:
         raise refuse(config, "hidden_size", width, f"a multiple of the {heads} attention heads")
-    return width // heads
+    layers, each = config.num_hidden_layers, own or width // heads
+    return {"family": config.model_type, "layers": layers, "heads": heads, "head_width": each, "width": width}
 
 
 def encoder_only(config: Any) -> None:

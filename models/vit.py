@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .layout import Layout, activation, classes, head_width, linear, pair, refuse
+from .layout import Layout, activation, classes, encoder, linear, pair, refuse
 
 
 def _encoder(config: Any, classifier: Any, **own: Any) -> Architecture:
@@ -18,26 +18,12 @@ def _encoder(config: Any, classifier: Any, **own: Any) -> Architecture:
     (height, width), (patch_height, patch_width) = pair(config.image_size), pair(config.patch_size)
     if height < patch_height or width < patch_width:
         raise refuse(config, "patch_size", config.patch_size, f"at most the image size, {height} by {width}")
-    heads = config.num_attention_heads
     return Architecture(
-        family=classifier.model_type,
-        modality="image",
-        layers=config.num_hidden_layers,
-        heads=heads,
-        head_width=getattr(config, "head_dim", None) or head_width(config, config.hidden_size, heads),
-        width=config.hidden_size,
-        activation=activation(config, config.hidden_act),
-        pre_norm=True,
-        norm_eps=config.layer_norm_eps,
-        classes=classes(classifier),
-        image_height=height,
-        image_width=width,
-        channels=config.num_channels,
-        patch_height=patch_height,
-        patch_width=patch_width,
-        pooling="none",
-        **own,
-    )
+        **{**encoder(config), "family": classifier.model_type}, modality="image", pre_norm=True, pooling="none",
+        activation=activation(config, config.hidden_act), norm_eps=config.layer_norm_eps, classes=classes(classifier),
+        channels=config.num_channels, image_height=height, image_width=width, patch_height=patch_height,
+        patch_width=patch_width, **own,
+    )  # fmt: skip
 
 
 ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
@@ -45,14 +31,9 @@ ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attent
 
 def _vit(config: Any, prefix_tokens: int, mlp_width: int) -> Architecture:
     return _encoder(
-        config,
-        config,
-        mlp_width=mlp_width,
-        qkv_bias=config.qkv_bias,
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
-        prefix_tokens=prefix_tokens,
-    )
+        config, config, mlp_width=mlp_width, qkv_bias=config.qkv_bias, prefix_tokens=prefix_tokens,
+        hidden_dropout=config.hidden_dropout_prob, attention_dropout=config.attention_probs_dropout_prob,
+    )  # fmt: skip
 
 
 def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
@@ -149,16 +130,10 @@ def _tower(config: Any) -> Architecture:
     if len({*pair(tower.image_size)}) > 1 or len({*pair(tower.patch_size)}) > 1:
         raise refuse(tower, "image_size", tower.image_size, "a square of one square patch or more")
     return _encoder(
-        tower,
-        config,
-        mlp_width=tower.intermediate_size,
-        qkv_bias=True,
-        attention_dropout=tower.attention_dropout,
-        prefix_tokens=1 if clip else 0,
-        patch_bias=not clip,
-        patch_norm=clip,
+        tower, config, mlp_width=tower.intermediate_size, qkv_bias=True, attention_dropout=tower.attention_dropout,
+        prefix_tokens=1 if clip else 0, patch_bias=not clip, patch_norm=clip,
         token_pooling="first" if clip else "mean",
-    )
+    )  # fmt: skip
 
 
 CLIP_EMBEDDINGS = {
