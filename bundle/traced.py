@@ -157,8 +157,5 @@ def _fits(model: Traced) -> dict[str, bool]:
     }
 
 
-SIZES: dict[str, tuple[str, ...]] = {
-    "text": ("vocabulary", "positions"),
-    "image": ("channels", "image_height", "image_width"),
-    "audio": ("shortest",),
-}
+TEXT, IMAGE, SOUND = ("vocabulary", "positions"), ("channels", "image_height", "image_width"), ("shortest",)
+SIZES: dict[str, tuple[str, ...]] = {"text": TEXT, "image": IMAGE, "audio": SOUND}

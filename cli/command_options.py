@@ -147,11 +147,8 @@ def described(target: Target) -> dict[str, str]:
 
 
 def _options_of(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        name: getattr(options, action.dest)
-        for (owner, name), action in options.taken.items()
-        if owner is target and hasattr(options, action.dest)
-    }
+    given = {name: action.dest for (owner, name), action in options.taken.items() if owner is target}
+    return {name: getattr(options, place) for name, place in given.items() if hasattr(options, place)}
 
 
 def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: str) -> dict[str, Any]:

@@ -64,10 +64,8 @@ def run(options: argparse.Namespace) -> int:
     models: list[Any] = []
     if not options.traced:
         sources = [shared.source(source, options) for source in options.model]
-        models = [
-            load_model(source, options.adapter) if isinstance(source, str) else source
-            for source in progress(sources, len(sources), "loading checkpoints")
-        ]
+        shown = progress(sources, len(sources), "loading checkpoints")
+        models = [load_model(each, options.adapter) if isinstance(each, str) else each for each in shown]
     checkpoints = models or options.model[0]
     ensemble = fuse_models(checkpoints, chosen, adapters=options.adapter, traced=options.traced, **settings)
     processor = common_processor(options.model, ensemble.architecture, options.adapter) if models else None

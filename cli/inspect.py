@@ -345,10 +345,8 @@ def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
     ]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
-            lines.append(
-                f"checked       logits within {difference:.1e} of the original with the same heads masked (masking "
-                f"changes them by {effect:.1e})"
-            )
+            within = f"logits within {difference:.1e} of the original with the same heads masked"
+            lines.append(f"checked       {within} (masking changes them by {effect:.1e})")
     return [*lines, f"lacks         {facts['lacks']}"]
 
 

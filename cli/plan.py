@@ -164,10 +164,8 @@ def plan_text(plan: HeadPlan) -> str:
         rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
     ratio = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
-    lines = [
-        table(headers, rows),
-        f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads",
-    ]
+    kept = f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads"
+    lines = [table(headers, rows), kept]
     if overlap["mean"] is not None:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
@@ -254,9 +252,5 @@ def margin_text(facts: Mapping[str, Any]) -> str:
     return f"{text}; the requested plan had {first[name]:{form}} and was replaced"
 
 
-_FIGURES = {
-    "nll": "NLL",
-    "rmse": "RMSE",
-    "auroc_predictive_entropy": "AUROC by entropy",
-    "auroc_max_probability": "AUROC by max probability",
-}
+_AREAS = {"auroc_predictive_entropy": "AUROC by entropy", "auroc_max_probability": "AUROC by max probability"}
+_FIGURES = {"nll": "NLL", "rmse": "RMSE", **_AREAS}

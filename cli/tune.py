@@ -107,13 +107,8 @@ def _outcome(report: TuneReport) -> list[str]:
     lines = [f"wrote {report.bundle}: {weights}; exported again: {', '.join(report.graphs) or 'no graphs'}"]
     before, after = report.accuracy_before, report.accuracy_after
     if before is not None and after is not None and after < before:
-        lines.append(
-            f"accuracy fell by {100 * (before - after):.2f} points while NLL improved; "
-            "compare both on test data: hydrant evaluate"
-        )
+        fell = f"accuracy fell by {100 * (before - after):.2f} points while NLL improved"
+        lines.append(f"{fell}; compare both on test data: hydrant evaluate")
     lines += again
-    lines.append(
-        f"{'temperature' if before is not None else 'intervals'}, thresholds and distance were removed; refit them: "
-        f"hydrant calibrate {report.bundle} --data FILE --fit FILE"
-    )
-    return lines
+    removed = f"{'intervals' if before is None else 'temperature'}, thresholds and distance were removed"
+    return [*lines, f"{removed}; refit them: hydrant calibrate {report.bundle} --data FILE --fit FILE"]

@@ -33,12 +33,10 @@ def given_inputs(
     if text_column is None and text_pair_column is None:
         return (raw.as_input(item, columns, keys) for item in items)
     wanted = f"expected a dict with the key {columns.text_pair or columns.text!r}"
-    return (
-        raw.as_input(item, columns, keys)
-        if raw.is_record(item, keys)
-        else raw.Unusable(f"is a {raw.kind_of(item)}; {wanted}")
-        for item in items
+    records = (
+        item if raw.is_record(item, keys) else raw.Unusable(f"is a {raw.kind_of(item)}; {wanted}") for item in items
     )
+    return (raw.as_input(item, columns, keys) for item in records)
 
 
 def ordered(inputs: Any, modality: Modality | None) -> Iterable[Any]:

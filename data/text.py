@@ -174,12 +174,8 @@ class TextProcessor:
 
     def describe(self) -> dict[str, Any]:
         """Preprocessing settings, for other runtimes that prepare the same tensors."""
-        return {
-            "modality": "text",
-            "tokenizer": "processor/tokenizer.json",
-            "max_tokens": self.max_tokens,
-            "padding_token": self._spec.padding_token,
-        }
+        numbers = {"max_tokens": self.max_tokens, "padding_token": self._spec.padding_token}
+        return {"modality": "text", "tokenizer": "processor/tokenizer.json", **numbers}
 
 
 def empty_text(item: Any) -> str:

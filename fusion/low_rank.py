@@ -20,11 +20,8 @@ from .grouped import stack_heads
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
     """Return a member's canonical tensors: W + s · B A in float64, rounded once; other tensors are ``base``'s own."""
-    sums = {
-        name: _rounded(base[name].double() + _product(update), adapter, name)
-        for name, update in adapter.updates.items()
-        if name.rpartition(".")[0] not in kept
-    }
+    updates = {name: each for name, each in adapter.updates.items() if name.rpartition(".")[0] not in kept}
+    sums = {name: _rounded(base[name].double() + _product(each), adapter, name) for name, each in updates.items()}
     return {**base, **sums, **adapter.replaced}
 
 

@@ -176,12 +176,7 @@ class FusedClassifier(Ensemble):
     def _classify(self, last: Tensor) -> Tensor:
         """Map each member's last vector [M, B, d or 2·d] to member logits [M, B, C]; with T after B for tokens."""
         rate, family = self.architecture.classifier_dropout, self.architecture.family
-        drops = self.pooler is not None and family in (
-            "roberta",
-            "xlm-roberta",
-            "camembert",
-            "electra",
-        )
+        drops = self.pooler is not None and family in ("roberta", "xlm-roberta", "camembert", "electra")
         read = _dropout(last, rate, self.training) if drops else last  # also before the classifier's dense layer
         return self.classifier(_dropout(self.penultimate(read), rate, self.training))
 

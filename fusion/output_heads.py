@@ -139,13 +139,8 @@ def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distanc
     logits = member_logits.float()[..., 0]  # [M, B]
     members = torch.sigmoid(logits) if activation == "sigmoid" else logits
     mean = members.mean(dim=0)
-    return ScoreOutput(
-        member_logits=member_logits,
-        score=mean,
-        score_variance=(members - mean).square().mean(dim=0),
-        member_scores=members.transpose(0, 1),
-        distance=distance,
-    )
+    variance = (members - mean).square().mean(dim=0)
+    return ScoreOutput(member_logits, mean, variance, members.transpose(0, 1), distance)
 
 
 def summarize_labels(

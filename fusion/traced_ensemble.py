@@ -66,10 +66,8 @@ class TracedClassifier(Ensemble):
         layers = sorted({int(match[1]) for tap in taps if (match := TAP.fullmatch(tap)) and match[1]})
         by_member = [layers, *[()] * (self.members - 1)]  # the first member's vectors serve for the trunk
         with self._turn:
-            runs = [
-                run_member(each, self.architecture, complete, some)
-                for each, some in zip(self.each, by_member, strict=True)
-            ]
+            pairs = zip(self.each, by_member, strict=True)
+            runs = [run_member(each, self.architecture, complete, some) for each, some in pairs]
         vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
         vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
         logits = torch.stack([each for each, _, _ in runs])

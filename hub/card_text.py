@@ -137,16 +137,13 @@ def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     for score, words in SCORES.items():
         for name in ("auroc", "fpr95"):
             columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=f"OOD {DETECTION[name].title} by {words}")
-    rows = [
-        [column.title, *(_cell(model.figures.get(name), column) for model in models)]
-        for name, column in columns.items()
-        if any(name in model.figures for model in models)
-    ]
-    rows += [
-        [column.title, *(column.text(model.decisions.get(name)) for model in models)]
-        for name, column in DECISIONS.items()
-        if any(name in model.decisions for model in models)
-    ]
+    rows = []
+    for name, column in columns.items():
+        if any(name in model.figures for model in models):
+            rows.append([column.title, *(_cell(model.figures.get(name), column) for model in models)])
+    for name, column in DECISIONS.items():
+        if any(name in model.decisions for model in models):
+            rows.append([column.title, *(column.text(model.decisions.get(name)) for model in models)])
     ood = f"; OOD: {evaluation.ood_examples} examples of {plain(evaluation.ood)}" if evaluation.ood else ""
     about = f"On {evaluation.examples} examples of {plain(evaluation.data)}{ood}."
     if evaluation.resamples:

@@ -97,10 +97,8 @@ def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
     if not architecture.is_declared:
         return architecture.blocks
     heads, layout = architecture.heads, layout_of(model)
-    return tuple(
-        Block(layout.output_projection(layer), "", heads, heads, architecture.head_width, (), False)
-        for layer in range(architecture.layers)
-    )
+    names = map(layout.output_projection, range(architecture.layers))
+    return tuple(Block(name, "", heads, heads, architecture.head_width, (), False) for name in names)
 
 
 def check_weights(model: Any) -> None:

@@ -30,13 +30,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Activations of the MLP, by ``Architecture.activation``."""
 
-POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "relu": nn.functional.relu,
-    "gelu": nn.functional.gelu,
-    "unit": unit,
-}
-"""Activations of the dense layer before the classifier, by ``Architecture.pooling``."""
+# Activations of the dense layer before the classifier, by ``Architecture.pooling``.
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "unit": unit, **ACTIVATIONS}
 
 
 def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = None) -> Tensor:

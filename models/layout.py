@@ -134,12 +134,9 @@ def pair(value: Any) -> tuple[int, int]:
 
 SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 
-SHOWN = {
-    "score": tuple(SCORE_ACTIVATIONS),
-    "multi_label": ("Identity", "Sigmoid"),
-    "classification": ("Identity", "Softmax"),
-}
-"""Task → activations of sentence-transformers for which hydrant returns the values or their logits."""
+# Task → activations of sentence-transformers for which hydrant returns the values or their logits.
+SHOWN = {"score": tuple(SCORE_ACTIVATIONS), "multi_label": ("Identity", "Sigmoid")}
+SHOWN["classification"] = ("Identity", "Softmax")
 
 
 def task_of(config: Any) -> dict[str, Any]:

@@ -116,10 +116,8 @@ def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, sepa
             continue  # no shared weight to keep
         for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
             names = [f"layers.{layer}.attention.{projection}" for projection in projections]
-            options = [
-                {**chosen, **{name: {**chosen[name], "low_rank": kept} for name in names if name in chosen}}
-                for kept in (False, True)
-            ]
+            here = {name: chosen[name] for name in names if name in chosen}
+            options = [chosen | {name: {**here[name], "low_rank": kept} for name in here} for kept in (False, True)]
             merged, kept = (_time(architecture, plan, frozenset(separate), option, layer, tokens) for option in options)
             chosen = options[kept < merged]
     return chosen

@@ -32,10 +32,8 @@ class Prompts:
         """JSON for :func:`read_prompts`: classes and templates, or class → texts."""
         if self.templates:
             return {"classes": list(self.classes), "templates": list(self.templates)}
-        return {
-            name: list(texts) if len(texts) > 1 else texts[0]
-            for name, texts in zip(self.classes, self.texts, strict=True)
-        }
+        pairs = zip(self.classes, self.texts, strict=True)
+        return {name: list(texts) if len(texts) > 1 else texts[0] for name, texts in pairs}
 
 
 def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> Prompts:

@@ -57,12 +57,8 @@ class Job(TuningData):
         folder, used = self.settings.how.state, (WEIGHTS, PLAN, ARCHITECTURE)
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
-        facts = {
-            "schema": SCHEMA,
-            "settings": {**self.settings.to_json(), "how": type(self.settings.how).__name__},
-            "data": self.digests,
-            "bundle": files,
-        }
+        chosen = {**self.settings.to_json(), "how": type(self.settings.how).__name__}
+        facts = {"schema": SCHEMA, "settings": chosen, "data": self.digests, "bundle": files}
         return Checkpoint(None if folder is None else Path(folder), facts, "tuning")
 
 
@@ -137,10 +133,8 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     before = Epoch(0, None, **job.validation_metrics(job.module(_copy(shared))))
     after = Epoch(max(best_epoch(each.history) for each in done), None, **job.validation_metrics(averaged))
     batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
-    drift = {
-        "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
-    }
+    inputs = f"{len(job.held_out)} inputs of {job.held_out.title}"
+    drift = {"inputs": inputs, **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json()}
     histories, seconds = tuple(each.history for each in done), sum(each.seconds for each in done)
     if after.nll < before.nll:
         return Outcome(weights, before, after, seconds, members=histories, drift=drift)
@@ -181,7 +175,5 @@ def alike(shared: Mapping[str, Tensor]) -> bool:
 
 def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Weights:
     """Expand weights to the group axis that a bundle stores: at least that of ``before``."""
-    return {
-        name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
-        for name, tensor in weights.items()
-    }
+    groups = {name: max(len(tensor), len(before[name])) for name, tensor in weights.items()}
+    return {name: tensor.expand(groups[name], *tensor.shape[1:]).contiguous() for name, tensor in weights.items()}

@@ -192,11 +192,9 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
 def _report(
     job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
 ) -> TuneReport:
-    metrics: dict[str, Any] = {
-        f"{name}_{when}": getattr(epoch, name)
-        for name in ("nll", "accuracy", "ece", "rmse")
-        for when, epoch in (("before", done.before), ("after", done.after))
-    }
+    names = ("nll", "accuracy", "ece", "rmse")
+    metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
+    metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
         bundle=path,
         data=job.training.title,

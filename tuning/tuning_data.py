@@ -127,10 +127,8 @@ def activations(job: TuningData, module: FusedClassifier) -> Iterator[TuningData
         yield job
         return
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        training, held_out = (
-            Activations(source, module, job, Path(folder) / name)
-            for name, source in (("training", job.training), ("held_out", job.held_out))
-        )
+        training = Activations(job.training, module, job, Path(folder) / "training")
+        held_out = Activations(job.held_out, module, job, Path(folder) / "held_out")
         yield replace(job, training=training, held_out=held_out)
 
 

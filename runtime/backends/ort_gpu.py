@@ -63,10 +63,9 @@ class OnnxRuntimeCudaBackend(Backend):
             binding.synchronize_inputs()
             self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
             binding.synchronize_outputs()
-            return {
-                name: DeviceArray(value.data_ptr(), tuple(value.shape()), [value].clear, self.memory_kind)
-                for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
-            }
+            values = zip(self.outputs, binding.get_outputs(), strict=True)
+            kept = {name: (each.data_ptr(), tuple(each.shape()), [each].clear) for name, each in values}
+            return {name: DeviceArray(*facts, self.memory_kind) for name, facts in kept.items()}
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return joined([self._run_part(part) for part in parts_of(inputs, self.chunk(inputs))])

@@ -105,10 +105,8 @@ class Parquet(Table):
     def _flush(self) -> None:
         rows, self._rows = self._rows[:GROUP], self._rows[GROUP:]
         if rows:
-            columns = {
-                name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
-                for name in self._example
-            }
+            columns = {name: [row.get(name) for row in rows] for name in self._example}
+            columns |= {name: list(map(_text, columns[name])) for name in self._texts}
             self._writer.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
 
     @classmethod

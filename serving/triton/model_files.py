@@ -127,10 +127,8 @@ class Source:
             return list(self.inputs)
         if self.architecture.modality == "image":
             return [TensorSpec("image", triton_tensors.STRING, (1,))]
-        text, pair = (
-            TensorSpec("text", triton_tensors.STRING, (1,)),
-            TensorSpec("text_pair", triton_tensors.STRING, (1,), optional=True),
-        )
+        text = TensorSpec("text", triton_tensors.STRING, (1,))
+        pair = TensorSpec("text_pair", triton_tensors.STRING, (1,), optional=True)
         return [text] if self.architecture.task == "tokens" else [text, pair]
 
     @property
@@ -257,10 +255,8 @@ def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
     else:
         files = [("short", 1), ("long", 1), ("long", settings.max_batch)]
     chosen = source.requests if source.pairs else source.requests[:1]
-    return [
-        _warmup(f"{file}-{batch}", batch, [(spec, spec.dims, file) for spec in chosen])
-        for file, batch in dict.fromkeys(files)
-    ]
+    each = [(file, batch, [(spec, spec.dims, file) for spec in chosen]) for file, batch in dict.fromkeys(files)]
+    return [_warmup(f"{file}-{batch}", batch, inputs) for file, batch, inputs in each]
 
 
 def tensor_sample(inputs: Iterable[TensorSpec], tokens: int, batch: int) -> Message:
@@ -279,14 +275,10 @@ def ones_files(lengths: Iterable[int]) -> dict[str, bytes]:
 
 def _warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[int], str | None]]) -> Message:
     """A warm-up request, which a model answers before it is ready."""
-    values = {
-        spec.name: {
-            "data_type": Word(spec.datatype),
-            "dims": list(dims),
-            **({"zero_data": True} if file is None else {"input_data_file": file}),
-        }
-        for spec, dims, file in inputs
-    }
+    values = {}
+    for spec, dims, file in inputs:
+        data = {"zero_data": True} if file is None else {"input_data_file": file}
+        values[spec.name] = {"data_type": Word(spec.datatype), "dims": list(dims), **data}
     return {"name": name, "batch_size": batch, "inputs": triton_tensors.entries(values)}
 
 

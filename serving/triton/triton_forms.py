@@ -78,11 +78,8 @@ def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     content = link if settings.linked else model_files.whole_bundle(source.bundle, BUNDLE)
     content["model.py"] = model_files.python_model("Whole", "The whole predictor of a bundle")
     tokens = 0 if source.architecture.modality == "image" else model_files.TOKENS
-    samples = (
-        model_files.raw_samples(source, settings)
-        if source.raw
-        else [model_files.tensor_sample(source.inputs, tokens, 1)]
-    )
+    sample = model_files.tensor_sample(source.inputs, tokens, 1)
+    samples = model_files.raw_samples(source, settings) if source.raw else [sample]
     config = {**model_files.python_config(settings, settings.instances, parameters), "model_warmup": samples}
     files = {**model_files.model_assets(source), **model_files.warm_files(source)}
     return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
@@ -104,10 +101,8 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
     limits = (None, None) if engine is None or engine.tokens is None else engine.tokens
     config = model_files.python_config(settings, 1, dict(zip((SHORTEST, LONGEST), limits, strict=True)))
     config["model_warmup"] = model_files.raw_samples(source, settings)
-    content = {
-        "model.py": model_files.python_model("Prepare", "Texts or images as the graph's tensors"),
-        **model_files.excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/"),
-    }
+    content = model_files.excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/")
+    content["model.py"] = model_files.python_model("Prepare", "Texts or images as the graph's tensors")
     tensors, limited = _between(source.inputs), {} if engine is None else engine.limits()
     return Model(
         name, "prepare", config, source.requests, tensors, content, model_files.warm_files(source), limits=limited
@@ -141,10 +136,8 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
 
 def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
     labels = source.bundle.labels
-    content = {
-        "model.py": model_files.python_model("Decide", "The graph's outputs with their decisions"),
-        **model_files.excerpt(source.bundle, BUNDLE, CALIBRATION),
-    }
+    content = model_files.excerpt(source.bundle, BUNDLE, CALIBRATION)
+    content["model.py"] = model_files.python_model("Decide", "The graph's outputs with their decisions")
     config, files = model_files.python_config(settings, 1, {}), {LABELS: label_lines(labels)}
     return Model(name, "decide", config, _between(source.scores), source.answers, content, files, labels)
 

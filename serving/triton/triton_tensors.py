@@ -106,10 +106,8 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
     probabilities = outputs.get("probabilities")
     each = (-1,) if task == "tokens" else (1,)
     classes = () if probabilities is None else probabilities.dims
-    specs = [
-        TensorSpec(spec.name, spec.datatype, spec.dims, labelled=spec is probabilities and task != "tokens")
-        for spec in outputs.values()
-    ]
+    named = probabilities if task != "tokens" else None
+    specs = [TensorSpec(each.name, each.datatype, each.dims, labelled=each is named) for each in outputs.values()]
     if task in ("classification", "tokens"):
         first = [TensorSpec("label", STRING, each), TensorSpec("label_index", WHOLE, each)]
         specs = [*first, TensorSpec("confidence", FLOAT, each), *specs]

@@ -133,10 +133,8 @@ def load_engine(trt: ModuleType, data: bytes, chosen: EngineChoice, graph: Path 
                 errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
                 raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
         inputs, outputs = _tensors(trt, engine)
-        profiles: list[Any] = [
-            {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
-            for index in range(engine.num_optimization_profiles)
-        ]
+        shape_of, count = engine.get_tensor_profile_shape, engine.num_optimization_profiles
+        profiles: Any = [{name: tuple(map(tuple, shape_of(name, at))) for name in inputs} for at in range(count)]
     except Exception as error:  # whatever the library's binding raises
         wrong = f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}"
         raise BackendError(f"{wrong}; rebuild it with `{chosen.rebuild}`") from error

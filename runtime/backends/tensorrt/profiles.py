@@ -102,10 +102,8 @@ class Profiles:
 
     def input_bytes(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, int]:
         """Size of each input's buffer: the largest over all profiles."""
-        return {
-            name: max(math.prod(profile[name][2]) for profile in self._profiles) * dtype.itemsize
-            for name, dtype in dtypes.items()
-        }
+        largest = {name: max(math.prod(profile[name][2]) for profile in self._profiles) for name in dtypes}
+        return {name: largest[name] * dtype.itemsize for name, dtype in dtypes.items()}
 
     def _part(self, able: Sequence[Range], start: int, stop: int, tokens: int | None) -> Part:
         count = stop - start
