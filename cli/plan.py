@@ -212,14 +212,9 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
     hidden = len(others) - (rows - 1)
     body += [["…", f"{hidden} more", "", "", "", "", ""]] if hidden > 0 else []
-    return "\n".join(
-        [
-            f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
-            f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
-            table(headers, body),
-            TO_TUNE if facts.get("to_tune") else UNTUNED,
-        ]
-    )
+    plans = f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}"
+    title = f"{plans}, compared on {facts['examples_held_out']} held-out examples, calibrated:"
+    return "\n".join([title, table(headers, body), TO_TUNE if facts.get("to_tune") else UNTUNED])
 
 
 def circuit_text(facts: Mapping[str, Any]) -> str:

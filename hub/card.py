@@ -29,16 +29,8 @@ def model_card(bundle: Bundle, repository: str | None) -> str:
     evaluation = StoredEvaluation.of(bundle)
     tag = pipeline_tag(bundle, evaluation)
     results = [] if evaluation is None else [hub.EvalResult(**each) for each in _results(bundle, evaluation, tag)]
-    data = hub.ModelCardData(
-        library_name="hydrant",
-        pipeline_tag=tag,
-        tags=TAGS,
-        model_name=repository or f"{bundle.family} ensemble",
-        eval_results=results or None,
-        **base_metadata(bundle),
-    )
-    if not results:
-        data.pop("model_name")  # it only names the results
+    named = {"model_name": repository or f"{bundle.family} ensemble", "eval_results": results} if results else {}
+    data = hub.ModelCardData(library_name="hydrant", pipeline_tag=tag, tags=TAGS, **named, **base_metadata(bundle))
     return f"---\n{data.to_yaml()}\n---\n\n{card_text(bundle, evaluation, tag, repository)}"
 
 

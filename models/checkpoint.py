@@ -123,11 +123,9 @@ def _with_adapter(name: str, said: str = "") -> InputError:
     )
 
 
-STORED = {
-    "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
-    "image": ("preprocessor_config.json", "processor_config.json"),
-    "audio": ("preprocessor_config.json", "processor_config.json"),
-}
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+STORED = {"text": TOKENIZERS, "image": PROCESSORS, "audio": PROCESSORS}
 
 LOADERS = {
     "text": ("transformers", "AutoTokenizer", "tokenizer"),

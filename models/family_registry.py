@@ -42,12 +42,8 @@ def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, poole
 
 
 TOKEN_LAYOUTS = (
-    _tokens(BERT),
-    _tokens(ROBERTA),
-    _tokens(XLM_ROBERTA),
-    _tokens(CAMEMBERT),
+    *map(_tokens, (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)),
     _tokens(DISTILBERT, dropout=lambda config: float(config.dropout)),
-    _tokens(ELECTRA),
     _tokens(MODERNBERT, pooler=True),
 )
 

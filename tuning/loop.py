@@ -229,12 +229,8 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=-1)  # not relevant, relevant
     temperature = best_temperature(outputs, labels)
     probabilities = summarise(outputs, temperature)["probabilities"]
-    return {
-        "nll": averaged_nll(outputs, labels, temperature),
-        "accuracy": accuracy(probabilities, labels),
-        "ece": expected_calibration_error(probabilities, labels),
-        "temperature": temperature,
-    }
+    nll, ece = averaged_nll(outputs, labels, temperature), expected_calibration_error(probabilities, labels)
+    return {"nll": nll, "accuracy": accuracy(probabilities, labels), "ece": ece, "temperature": temperature}
 
 
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -242,12 +238,9 @@ def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
     temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
-    return {
-        "nll": float(joint_losses(probabilities, labels).mean()),
-        "accuracy": float(((probabilities > 0.5) == labels).all(axis=1).mean()),
-        "ece": float(label_errors(probabilities, labels).mean()),
-        "temperature": temperature,
-    }
+    nll, ece = (float(of(probabilities, labels).mean()) for of in (joint_losses, label_errors))
+    right = ((probabilities > 0.5) == labels).all(axis=1)
+    return {"nll": nll, "accuracy": float(right.mean()), "ece": ece, "temperature": temperature}
 
 
 def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivation) -> dict[str, Any]:

@@ -124,18 +124,10 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The settings that determine the result, as a JSON object."""
-        numbers: tuple[str, ...] = ("learning_rate", "weight_decay", "warmup", "patience")
-        if isinstance(self.how, BatchEnsemble):
-            numbers += ("fork_from", "deviation", "factors_only")
-        return {
-            "epochs": self.how.epochs,
-            "batch_size": self.batch_size,
-            **{name: getattr(self.how, name) for name in numbers},
-            "seed": self.seed,
-            "device": self.how.device,
-            "mixed_precision": self.how.mixed_precision,
-            "frozen": self.trunk,
-        }
+        names = ["epochs", "learning_rate", "weight_decay", "warmup", "patience", "device", "mixed_precision"]
+        names += ["fork_from", "deviation", "factors_only"] if isinstance(self.how, BatchEnsemble) else []
+        chosen = {name: getattr(self.how, name) for name in names}
+        return {**chosen, "batch_size": self.batch_size, "seed": self.seed, "frozen": self.trunk}
 
 
 @dataclass(frozen=True)

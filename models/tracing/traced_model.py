@@ -24,20 +24,15 @@ from .slices import own_copy, shared_copy
 
 LONGEST, SIDE = 512, 224  # tokens of a text and pixels of an image if the configuration names no size
 
-MAPPINGS = {
-    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
-    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "text",
-    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image",
-    "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES": "audio",
-}
+MAPPINGS = {"SEQUENCE": "text", "TOKEN": "text", "IMAGE": "image", "AUDIO": "audio"}  # of transformers
 
 
 def traceable() -> dict[str, Modality]:
     """Classes of transformers that may be traced → their modality."""
     auto = require("transformers.models.auto.modeling_auto", *checkpoint.READS)
     modalities: dict[str, Any] = {}
-    for mapping, modality in MAPPINGS.items():
-        for names in getattr(auto, mapping).values():
+    for kind, modality in MAPPINGS.items():
+        for names in getattr(auto, f"MODEL_FOR_{kind}_CLASSIFICATION_MAPPING_NAMES").values():
             for name in [names] if isinstance(names, str) else names:
                 modalities.setdefault(name, modality)
     return modalities
@@ -105,16 +100,9 @@ def described(model: Any, processor: Any = None) -> Traced:
     config, name = model.config, type(model).__name__
     modality = modality_of(name)
     parameters = inspect.signature(model.forward).parameters
-    common: dict[str, Any] = {
-        "family": config.model_type,
-        "model_class": name,
-        "form": "masked",
-        "modality": modality,
-        **answers(model),
-        "width": 0,
-        "classifier": "",
-        "blocks": (Block("unknown", "", 1, 1, 1, (), False),),
-    }
+    unknown: dict[str, Any] = {"width": 0, "classifier": "", "blocks": (Block("unknown", "", 1, 1, 1, (), False),)}
+    common = {"family": config.model_type, "model_class": name, "modality": modality, "form": "masked"}
+    common |= {**answers(model), **unknown}
     if modality == "audio":
         name, shape = _spectrogram(config)
         if shape and name in parameters:
