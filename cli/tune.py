@@ -84,8 +84,8 @@ def tune_text(report: TuneReport) -> str:
 def _history(history: Sequence[Epoch]) -> str:
     rows = []
     for entry in history:
-        loss, quality = entry.loss, entry.rmse if entry.accuracy is None else entry.accuracy
-        rows.append([str(entry.epoch), "–" if loss is None else f"{loss:.4f}", f"{entry.nll:.4f}", f"{quality:.4f}"])
+        loss, value = entry.loss, entry.rmse if entry.accuracy is None else entry.accuracy
+        rows.append([str(entry.epoch), "–" if loss is None else f"{loss:.4f}", f"{entry.nll:.4f}", f"{value:.4f}"])
     quality = "RMSE" if history and history[0].accuracy is None else "accuracy"
     return table(["epoch", "loss", "validation NLL", quality], rows)
 
