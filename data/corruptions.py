@@ -76,13 +76,10 @@ def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
 
 
 CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = {
-    "gaussian noise": _noise,
-    "blur": _blur,
-    "contrast": _contrast,
-    "brightness": lambda image, level, _: _bytes(_unit(image) + BRIGHTNESS[level]),
-    "jpeg": _jpeg,
+    "gaussian noise": _noise, "blur": _blur, "contrast": _contrast,
+    "brightness": lambda image, level, _: _bytes(_unit(image) + BRIGHTNESS[level]), "jpeg": _jpeg,
     "pixelate": _pixelate,
-}
+}  # fmt: skip
 
 
 def _unit(image: Any) -> np.ndarray:

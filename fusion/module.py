@@ -190,20 +190,13 @@ class FusedLayer(nn.Module):
         self.pre_norm = architecture.pre_norm
         self.dropout = architecture.hidden_dropout
         self.attention_output_dropout = self.dropout if architecture.family != "distilbert" else 0.0
-        self.attention = GroupedAttention(
-            _linear(weights, f"{prefix}attention.qkv"),
-            _linear(weights, f"{prefix}attention.output"),
-            architecture.head_width,
-            architecture.attention_dropout,
-            _low_rank(weights, f"{prefix}attention.low_rank."),
-            architecture.rotary_of(layer),
-            architecture.window_of(layer),
-        )
+        qkv, output = (_linear(weights, f"{prefix}attention.{name}") for name in ("qkv", "output"))
+        updates, rotary = _low_rank(weights, f"{prefix}attention.low_rank."), architecture.rotary_of(layer)
+        rate, window = architecture.attention_dropout, architecture.window_of(layer)
+        self.attention = GroupedAttention(qkv, output, architecture.head_width, rate, updates, rotary, window)
         normed = architecture.has(f"{prefix}attention_norm.weight")
         self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm") if normed else nn.Identity()
-        self.mlp = nn.ModuleDict(
-            {"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")}
-        )
+        self.mlp = nn.ModuleDict({name: _linear(weights, f"{prefix}mlp.{name}") for name in ("up", "down")})
         self.mlp_norm = _norm(architecture, weights, f"{prefix}mlp_norm")
         self.activation = ACTIVATIONS[architecture.activation]
         self.gated = architecture.gated_mlp

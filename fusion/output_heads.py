@@ -115,18 +115,12 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
     predictive = torch.maximum(entropy(mean).clamp_max(highest), expected)  # H(p̄) ≥ E[H] despite rounding
     confidence, label = mean.max(dim=-1)
     return FusedOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label=label,
-        confidence=confidence,
-        predictive_entropy=predictive,
-        expected_entropy=expected,
-        mutual_information=predictive - expected,
+        member_logits=member_logits, probabilities=mean, label=label, confidence=confidence,
+        predictive_entropy=predictive, expected_entropy=expected, mutual_information=predictive - expected,
         disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
         energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+        member_probabilities=members.transpose(0, 1), distance=distance,
+    )  # fmt: skip
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -154,17 +148,13 @@ def summarize_labels(
     mean = members.mean(dim=0)
     total = torch.maximum(_label_entropy(mean, without.mean(dim=0)).clamp_max(highest), expected)  # despite rounding
     return LabelOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label_entropy=total,
-        label_mutual_information=total - expected,
+        member_logits=member_logits, probabilities=mean, member_probabilities=members.transpose(0, 1),
+        label_entropy=total, label_mutual_information=total - expected, distance=distance,
         predictive_entropy=total.sum(dim=-1).clamp_max(together),
         expected_entropy=expected.sum(dim=-1).clamp_max(together),
         mutual_information=(total - expected).sum(dim=-1).clamp_max(together),
         energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+    )  # fmt: skip
 
 
 def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:

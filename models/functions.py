@@ -21,15 +21,11 @@ def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
 
 
+# Activations of the MLP, by ``Architecture.activation``.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
-    "relu": nn.functional.relu,
-    "quick_gelu": quick_gelu,
-    "silu": nn.functional.silu,
-}
-"""Activations of the MLP, by ``Architecture.activation``."""
-
+    "gelu": nn.functional.gelu, "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
+    "relu": nn.functional.relu, "quick_gelu": quick_gelu, "silu": nn.functional.silu,
+}  # fmt: skip
 # Activations of the dense layer before the classifier, by ``Architecture.pooling``.
 POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "unit": unit, **ACTIVATIONS}
 

@@ -72,16 +72,9 @@ def linear(canonical: str, source: str) -> dict[str, str]:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "quick_gelu": "quick_gelu",
-    "silu": "silu",
-    "swish": "silu",
-}
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu",
+}  # fmt: skip
 
 MULTI_LABEL = "multi_label_classification"
 

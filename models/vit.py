@@ -50,13 +50,10 @@ def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
 
 def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
     return Layout(
-        family=family,
-        model_class=model_class,
-        layer=f"{family}.layers.{{l}}",
+        family=family, model_class=model_class, layer=f"{family}.layers.{{l}}", other_names=_names(family, *tokens),
         layer_names=(*ATTENTION, "layernorm_before", "mlp.fc1", "mlp.fc2", "layernorm_after"),
-        other_names=_names(family, *tokens),
         architecture=lambda config: _vit(config, 1 + len(tokens), config.intermediate_size),
-    )
+    )  # fmt: skip
 
 
 VIT = _layout("vit", "ViTForImageClassification")
@@ -107,15 +104,11 @@ OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "atte
 
 def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
     return Layout(
-        family=family,
-        model_class=model_class,
-        layer=f"{family}.encoder.layer.{{l}}",
-        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
+        family=family, model_class=model_class, layer=f"{family}.encoder.layer.{{l}}", architecture=_dinov2,
+        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"), resize=resize,
         other_names=_names(family, *[("registers", "register_tokens")] * family.endswith("registers")),
-        architecture=_dinov2,
         scales={"attention.output": "layer_scale1.lambda1", "mlp.down": "layer_scale2.lambda1"},
-        resize=resize,
-    )
+    )  # fmt: skip
 
 
 NAMES = {"dinov2": "Dinov2ForImageClassification", "dinov2_with_registers": "Dinov2WithRegistersForImageClassification"}

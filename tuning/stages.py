@@ -196,25 +196,12 @@ def _report(
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
-        bundle=path,
-        data=job.training.title,
-        examples=len(job.training),
-        validation=job.held_out.title,
-        validation_examples=len(job.held_out),
-        held_out=held_out,
-        device=str(job.accelerator.device),
-        epochs=done.epochs,
-        best_epoch=done.after.epoch,
-        **metrics,
-        history=done.history,
-        members=done.members,
-        drift=done.drift,
-        unseen=tuple(_unseen(job.bundle, job.training)),
-        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
-        dropped=dropped,
-        frozen=job.settings.trunk,
-        seconds=done.seconds,
-    )
+        bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
+        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
+        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=done.seconds,
+        history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
+        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,
+    )  # fmt: skip
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:

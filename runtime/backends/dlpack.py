@@ -19,17 +19,10 @@ _NAME = b"dltensor"
 
 class _Tensor(ctypes.Structure):
     _fields_: ClassVar = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-    ]
+        ("data", ctypes.c_void_p), *((name, ctypes.c_int32) for name in ("device_type", "device_id", "ndim")),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("shape", "strides")), ("offset", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
 class _Managed(ctypes.Structure):

@@ -135,15 +135,9 @@ def _streamed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.64 renames the options for restarts
         stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
-            Scorer,
-            fn_constructor_args=(work,),
-            compute=strategy,
-            batch_size=1,
-            num_cpus=share,
-            num_gpus=pool.gpus,
-            max_restarts=-1,
-            max_task_retries=10,  # after that, the chunk itself must be the cause
-        )
+            Scorer, fn_constructor_args=(work,), compute=strategy, batch_size=1, num_cpus=share, num_gpus=pool.gpus,
+            max_restarts=-1, max_task_retries=10,  # after that, the chunk itself must be the cause
+        )  # fmt: skip
     try:
         yield from stream.iter_rows()
     except ray.exceptions.RayError as error:

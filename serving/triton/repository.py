@@ -113,17 +113,12 @@ def triton_repository(
     entry = models[-1]
     models[-1] = replace(entry, files={**entry.files, README: readme(source, models, version, engine)})
     return TritonModels(
-        path=repository,
-        name=name,
-        version=version,
-        device=device,
-        models=tuple(model.name for model in models),
+        path=repository, name=name, version=version, device=device, models=tuple(model.name for model in models),
         runs="hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
         file=source.graph if engine is None else f"engines/{engine.name}.engine",
-        inputs=tuple(spec.name for spec in entry.inputs),
-        outputs=tuple(spec.name for spec in entry.outputs),
+        inputs=tuple(spec.name for spec in entry.inputs), outputs=tuple(spec.name for spec in entry.outputs),
         size=_write(repository, models, version, bundle, force),
-    )
+    )  # fmt: skip
 
 
 def _models(
@@ -261,22 +256,15 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
     rollback = ENSEMBLE_ROLLBACK.format(name=entry.name, version=version) if steps else ROLLBACK
     return model_files.template(
         "README.md.txt",
-        name=entry.name,
-        hydrant=__version__,
+        name=entry.name, hydrant=__version__, next=version + 1, rollback=rollback, environment=model_files.ENVIRONMENT,
         form=f"an ensemble of the models {steps}" if steps else "the whole predictor in Triton's Python backend",
         release="24.12",  # the first whose Python backend reads NumPy 2
-        needs=f"its Python backend{graph}",
-        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
-        extra="" if steps else "[onnxruntime]",
-        environment=model_files.ENVIRONMENT,
-        engine="" if engine is None else _engine_lines(engine),
-        request=_request(source, entry),
-        outputs=_tensor_lines(entry.outputs),
+        needs=f"its Python backend{graph}", engine="" if engine is None else _engine_lines(engine),
+        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime", extra="" if steps else "[onnxruntime]",
+        request=_request(source, entry), outputs=_tensor_lines(entry.outputs),
         data=model_files.PERF if model_files.PERF in entry.files else "zero",
-        next=version + 1,
-        rollback=rollback,
         models=", then ".join(f"`{model.name}`" for model in models),
-    )
+    )  # fmt: skip
 
 
 ENSEMBLE_ROLLBACK = """The steps serve all their versions; the ensemble serves
