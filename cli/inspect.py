@@ -94,10 +94,10 @@ def inspect_bundle(bundle: store.Bundle | str | Path) -> dict[str, Any]:
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
         "distance": look.at(store.DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
-        "processor": look.words(store.PROCESSOR, lambda: _processor(bundle, architecture)),
+        "processor": look.at(store.PROCESSOR, lambda: _processor(bundle, architecture), words=True),
         "inputs": [] if architecture is None else list(architecture.input_names),
         "tokenizer_graph": _tokenizer_graph(look),
-        "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
+        "graphs": {name: look.at(name, partial(_graph, look, name), words=True) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
         "signature": "not checked; give --trust" if signature_file(bundle) else None,
         "verified": _verified(look),
@@ -120,24 +120,15 @@ class _Look:
         for name in [name for name in self.states if name.startswith("reports/") and name.endswith(".json")]:
             self.at(name, partial(bundle.read_json, name))
 
-    def at(self, name: str, read: Callable[[], Any]) -> Any:
-        """Return ``read()``; if the file is altered, missing or malformed, note that and return ``None``."""
-        if self.states.get(name) != "ok":
-            return None
+    def at(self, name: str, read: Callable[[], Any], words: bool = False) -> Any:
+        """Return ``read()``; note why a file or folder cannot be used, and return ``None``, or that reason in words."""
+        if (state := self.states.get(name, "ok" if words else "absent")) != "ok":
+            return state if words else None
         try:
             return read()
         except Exception as error:  # any error of a malformed file
-            self.note(name, error)
-            return None
-
-    def words(self, name: str, read: Callable[[], str | None]) -> str | None:
-        """Return ``read()`` of a file or folder, or the reason why it cannot be used."""
-        if (state := self.states.get(name, "ok")) != "ok":
-            return state
-        try:
-            return read()
-        except Exception as error:  # as above
-            return f"unusable: {self.note(name, error)}"
+            reason = self.note(name, error)
+            return f"unusable: {reason}" if words else None
 
     def note(self, name: str, error: Exception) -> str:
         """Note and return the reason why a file cannot be used."""
@@ -261,7 +252,7 @@ def _verified(look: _Look) -> str:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
-    return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
+    return look.at(REPORT, lambda: _verification(Verification.of(look.bundle)), words=True) or ""
 
 
 def _verification(report: Verification | None) -> str | None:

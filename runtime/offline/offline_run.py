@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from ...bundle.staging import check_file, destination, sha256_of
+from ...bundle.staging import check_file, destination, sha256_of, write_atomically
 from ...bundle.store import Bundle
 from ...data.data_options import DataOptions
 from ...errors import InputError, cut, is_whole, listing
@@ -120,7 +120,8 @@ def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> En
         cursor = Cursor(sources, survey)
         for number in missing:
             rows = chunks.rows_of(number)
-            chunks.keep(number, lines_of(answers(predictor, cursor.rows(rows), scoring, rows.start)))
+            lines = lines_of(answers(predictor, cursor.rows(rows), scoring, rows.start))
+            write_atomically(chunks.file(number), lines)
             yield number
 
     return run

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...bundle.staging import write_atomically
 from ...bundle.store import Bundle
 from ...errors import BackendError, HydrantError, InputError, cut, require
 from ..loading import load
@@ -108,7 +109,7 @@ def ray_engine(
             for result in _streamed(ray, chunks, missing, work, actors.pool, share):
                 if result["problem"]:
                     raise InputError(str(result["problem"]))
-                chunks.keep(int(result["chunk"]), bytes(result["rows"]))
+                write_atomically(chunks.file(int(result["chunk"])), bytes(result["rows"]))
                 yield int(result["chunk"])
 
     return run
