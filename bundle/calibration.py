@@ -1,7 +1,4 @@
-"""``calibration.json``: temperatures, and the thresholds that turn a prediction into a decision.
-
-All values are exact in float32, so that every runtime compares the same numbers (docs/reference/bundle.md).
-"""
+"""``calibration.json``: temperatures and thresholds, exact in float32, so that every runtime decides alike."""
 
 from __future__ import annotations
 

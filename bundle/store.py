@@ -1,8 +1,4 @@
-"""The bundle: one folder with everything that a fused ensemble needs to run (docs/reference/bundle.md).
-
-A bundle is written to a temporary folder and renamed. Files are compared with the SHA-256 in the
-manifest before use, and no path in a manifest may leave the folder.
-"""
+"""The bundle: one folder with everything that a fused ensemble needs to run (docs/reference/bundle.md)."""
 
 from __future__ import annotations
 

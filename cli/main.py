@@ -1,7 +1,4 @@
-"""Command line: one thin subcommand per stage.
-
-Exit status: 0 on success, 1 when a check failed, 2 for unusable input or usage, 130 after Ctrl-C.
-"""
+"""Command line; exit status 0 on success, 1 if a check failed, 2 for unusable input or usage, 130 after Ctrl-C."""
 
 from __future__ import annotations
 

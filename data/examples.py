@@ -26,19 +26,11 @@ from .text import empty_text
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples in memory.
-
-    Attributes:
-        inputs: texts, lists of words, pairs of texts (tuples), images (paths, PIL images or uint8 arrays), sounds, or
-            ready tensors (mappings of names to tensors without the batch axis).
-        labels: [N] int64 class indices, or float64 numbers for regression; [N, W] int64 word tags,
-            ``data.label_encoding.IGNORED`` where absent; [N, C] bool for multi-label models; or ``None``.
-        source: name of the data in messages and reports.
-    """
+    """Examples in memory: raw inputs, or ready tensors (mappings of names to tensors without the batch axis)."""
 
     inputs: Sequence[Any]
-    labels: np.ndarray | None
-    source: str
+    labels: np.ndarray | None  # [N] int64 classes or float64 scores, [N, W] int64 tags (or IGNORED), [N, C] bool
+    source: str  # name in messages and reports
 
     @property
     def name(self) -> str:

@@ -71,10 +71,7 @@ class ScoreOutput:
 
 @dataclass(frozen=True)
 class LabelOutput:
-    """Output for multi-label: as for classes, and nats of each label, [B, C].
-
-    The other entropies are sums over the labels.
-    """
+    """Output for multi-label: as for classes, and nats of each label, [B, C]; other entropies are sums over labels."""
 
     member_logits: Tensor
     probabilities: Tensor

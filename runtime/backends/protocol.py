@@ -33,16 +33,13 @@ def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 class Backend(Closable):
-    """Runs one model on batches of tensors, thread-safe, until it is closed.
-
-    ``outputs`` are the returned ones: all but the logits, which ``Prediction`` computes from the probabilities.
-    ``longest``: maximum number of tokens, if less than the model's; else ``None``.
-    """
+    """Runs one model on batches of tensors, thread-safe, until it is closed; ``outputs`` are all but the logits."""
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
         super().__init__(f"the {name} backend")
         self.name, self.precision = name, precision
-        self.outputs, self.longest = tuple(name for name in outputs if name != LOGITS), longest
+        self.outputs = tuple(name for name in outputs if name != LOGITS)  # which follow from the probabilities
+        self.longest = longest  # maximum number of tokens, if less than the model's
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""

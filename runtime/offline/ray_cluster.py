@@ -28,11 +28,7 @@ class Pool:
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
-        """Parse an option.
-
-        >>> Pool.parse("1:8", None, 0.0, "actor").most
-        8
-        """
+        """Parse an option: ``4``, or a range ``1:8``."""
         numbers = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
         least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
         if not 1 <= least <= most:

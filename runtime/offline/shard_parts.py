@@ -37,11 +37,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse ``I/N``.
-
-        >>> Shard.parse("2/4")
-        Shard(index=2, count=4)
-        """
+        """Parse ``I/N``."""
         numbers = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
         if not numbers or not 1 <= int(numbers[2]) <= LARGEST:
             raise InputError(f"shard is {cut(text)}; expected I/N, such as 2/4 for the second of four shards")
