@@ -29,6 +29,7 @@ def model_reports(
     reports: list[ModelReport] = []
     notes: list[str] = []
     first: Draws = {}
+    single: tuple[dict[str, Figure], Draws] | None = None
     sizes = [len(examples) for examples in (evidence.test_set, evidence.ood) if examples is not None]
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         task, calibration = TASKS[model.architecture.task], in_order(model)
@@ -40,6 +41,8 @@ def model_reports(
             more, ranked = intervals(_means(queries), [len(next(iter(queries.values())))], *settings)
             figures, draws = {**figures, **more}, {**draws, **ranked}
         first = first or draws
+        single = (figures, draws) if model.kind == "single" else single
+        beside = () if single is None or model.kind != "control" else (figures, single[0], draws, single[1])
         notes = notes if reports else measured.notes()
         reports.append(
             ModelReport(
@@ -55,6 +58,7 @@ def model_reports(
                 decisions=measured.decisions(),
                 temperatures=() if calibration.labels is None else calibration.temperatures,
                 labels=measured.label_rows(),
+                over_single=differences(*beside, task.compared) if beside else {},
             )
         )
     return reports, notes

@@ -16,7 +16,7 @@ from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_ma
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.report_tables import page
-from hydrant.evaluation.verdict import best_apart, verdicts
+from hydrant.evaluation.verdict import best_apart, headlines, verdicts
 from hydrant.runtime import Prediction
 from hydrant.tasks import TASKS
 
@@ -41,7 +41,7 @@ def model(name: str, **differences: tuple[float, ...]) -> ModelReport:
 def report(*models: ModelReport, resamples: int = 100) -> EvaluationReport:
     return EvaluationReport(
         data="test.csv", examples=6, ood=None, ood_examples=None, resamples=resamples, seed=0, corrupted=0, batch=None,
-        verdict=verdicts(models), models=list(models), files=[],
+        verdict=verdicts(models), models=list(models), files=[], headline=headlines(models, True),
     )  # fmt: skip
 
 
