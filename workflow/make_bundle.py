@@ -294,7 +294,7 @@ class _Job:
             space.forget("evaluate")  # it also writes the page
         stage(
             "evaluate", evaluated_line,
-            lambda: evaluate(bundle, *measured, compare=[*controls, self.model], html=html, **every).to_json(),
+            lambda: evaluate(bundle, *measured, compare=[self.model, *controls], html=html, **every).to_json(),
         )  # fmt: skip
         return records
 
