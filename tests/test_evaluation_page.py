@@ -93,6 +93,37 @@ def test_verdict_names_a_competitor_without_a_temperature() -> None:
         assert "no temperature" not in verdict.sentence
 
 
+BETTER, WORSE, SAME = (-0.02, -0.03, -0.01), (0.02, 0.01, 0.03), (0.0, -0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("single", "control", "words"),
+    [
+        ({"nll": BETTER, "accuracy": SAME, "ood.distance.auroc": SAME, "fpr95": BETTER}, {},
+         ["improve NLL and OOD detection by entropy over", "No difference is shown in accuracy and OOD detection by"]),
+        ({"nll": SAME, "accuracy": BETTER, "ood.distance.auroc": SAME}, {},
+         ["show no gain over the single, and are worse in accuracy.", "--members 1"]),
+        ({"nll": BETTER, "member_nll": BETTER}, {}, ["improve NLL over", "train it further first"]),
+        ({"nll": BETTER, "member_nll": (-0.001, -0.002, -0.0005)}, {}, ["improve NLL over"]),
+        ({"nll": BETTER, "member_accuracy": WORSE}, {}, ["improve NLL over", "train it further first"]),
+        ({"nll": BETTER, "member_accuracy": WORSE}, {"accuracy": Figure(*SAME)}, ["improve NLL over"]),
+        ({"nll": SAME}, {"accuracy": Figure(*WORSE)}, ["no gain over", "--members 1", "train it further first"]),
+        ({"nll": (-0.02,)}, {}, ["without intervals"]),
+    ],
+)  # fmt: skip
+def test_headlines_say_what_the_members_add_to_the_single_model(
+    single: dict[str, tuple[float, ...]], control: dict[str, Figure], words: list[str]
+) -> None:
+    """The members alone have NLL .21, their ensemble .2; a control is stronger evidence than the members alone."""
+    ours = replace(model("ours"), figures={**FIGURES, "member_nll": Figure(0.21)})
+    models = [ours, replace(model("single", **single), kind="single")]
+    models += [replace(model("tuned"), kind="control", over_single=control)] * bool(control)
+    for wanted, sentence in zip(words, headlines(models, True), strict=True):
+        assert wanted in sentence
+    assert len(headlines([*models, model("other", nll=BETTER)], False)) <= 3
+    assert any("not measured" in each for each in headlines(models[:2], False)) or len(words) == 3
+
+
 def test_verdict_in_every_form_of_the_report() -> None:
     evaluation = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
     text, html = evaluation_text(evaluation), page(evaluation, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})

@@ -188,7 +188,7 @@ def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoin
     for model in models[3:]:
         tuned = Bundle.open(tmp_path / "out.control" / model["name"])
         assert tuned.has("density.safetensors")
-        frozen = tuned.manifest["fusion"]["tuned"]["settings"]["freeze"]
+        frozen = tuned.manifest["fusion"]["tuned"]["settings"]["frozen"]
         assert frozen == (0 if "whole" in model["name"] else Bundle.open(report.bundle).plan().fork)
 
 

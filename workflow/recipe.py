@@ -24,16 +24,16 @@ class Recipe:
     """Settings of ``make``.
 
     Attributes:
-        members: number of members; 1 calibrates the single model and fits its distance, in seconds.
+        members: number of members; 1 calibrates the single model. It also fits its distance, in seconds.
         budget: largest cost, relative to the single model's operations (default: 1.0, or 1.5). It is 1.5 if
             the classifier reads every token or patch of the last layer.
         method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
             for each member. Circuits are searched for separation on the OOD data that choose; without such data, and
             for regression, for likelihood. In Python also an option object: ``Taylor(noise=1.0)``.
-        fast: a first look: calibrate the single model with its distance instead of making an ensemble. Settings of the
-            ensemble must then keep their defaults.
-        control: also tune the single model alike, above the fork and as a whole, compare with both, and keep them in
-            ``OUTPUT.control``.
+        fast: a first look: calibrate the single model with its distance, in seconds. Settings of ensembles must then
+            keep their defaults.
+        control: also tune the single model alike, to compare with. It is tuned above the members' fork and as a whole;
+            both bundles are kept in ``OUTPUT.control``.
         epochs: largest number of passes over the training data.
         learning_rate: peak learning rate; only layers above the fork are trained.
         mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
@@ -63,7 +63,8 @@ class Recipe:
         for name in OF_ENSEMBLES:
             if self.single and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
-                    f"{name} = {cut(getattr(self, name))} is a setting of ensembles; omit it, or fast and members = 1"
+                    f"{name} = {getattr(self, name)} is a setting of ensembles, but fast or members=1 asks for the "
+                    f"single model; omit one of them"
                 )
         if self.fast and self.members not in (1, type(self).members):
             raise InputError(f"members = {self.members} and fast exclude each other; omit one of them")
