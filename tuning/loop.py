@@ -54,6 +54,8 @@ def open_accelerator(how: Jointly) -> Any:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
     except ValueError as error:
         raise InputError(f"cannot use device {how.device!r}: {error}; start a new process for it") from error
+    if how.device == "gpu" and accelerator.device.type == "cpu":
+        raise InputError("device is 'gpu', but PyTorch finds none here; use a CUDA build of PyTorch, or device cpu")
     if accelerator.num_processes > 1:
         raise InputError(f"tuning was launched in {accelerator.num_processes} processes; expected one: use no launcher")
     if how.mixed_precision == "bf16":
