@@ -14,10 +14,11 @@ from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
-from ..tasks import DISTANCE, HIGHEST, TASKS, TaskName
+from ..tasks import DISTANCE, HIGHEST, LENGTH_DEVIATION, TASKS, TaskName
 
 MEMBERS = TASKS["tokens"].member_output  # the only token field whose second axis is not T
-FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
+FURTHER = (DISTANCE, LENGTH_DEVIATION)
+FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), *FURTHER]))
 
 TaskArray = np.ndarray | Any  # present for some tasks, None for the others
 
@@ -78,6 +79,7 @@ class Prediction:
     disagreement: TaskArray
     energy: np.ndarray | None = None
     distance: np.ndarray | None = None
+    length_deviation: np.ndarray | None = None
     abstain: np.ndarray | None = None
     out_of_distribution: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
