@@ -25,7 +25,7 @@ from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardise
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
-from hydrant.fusion import FusedClassifier
+from hydrant.fusion import FusedClassifier, load_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
@@ -425,7 +425,7 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
 
 def test_traced_texts_have_a_distance_by_length(tmp_path: Path) -> None:
     bundle, density = with_density("bert", tmp_path / "out", traced=True)
-    inputs, ensemble, labels = inputs_of("bert", **QUERY), hydrant.load_ensemble(bundle), np.arange(TRAIN) % CLASSES
+    inputs, ensemble, labels = inputs_of("bert", **QUERY), load_reference(bundle), np.arange(TRAIN) % CLASSES
     training = inputs_of("bert", batch=TRAIN, seed=5)
     with torch.inference_mode():
         train, features = (ensemble.features(density.taps, **each)[1].double().numpy() for each in (training, inputs))
