@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..runtime.backends.reference import LENGTHS, TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
 from ..tasks import TASKS
 from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usual_rank
-from .taps import named_taps, tap_weights
+from .taps import DistanceForm, named_taps, tap_weights
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,6 @@ Distances = Mapping[str, Density]
 
 Squared = dict[str, np.ndarray]
 """Squared distances at each tap [N, K], by the same names; of texts also their numbers of tokens [N] (``LENGTHS``)."""
-
-Form = Literal["length", "constant"]
-"""Location and scale of a tap's squared distances: lines in 1/n for a text of n tokens, or two constants."""
 
 Reduced = Callable[[np.ndarray], np.ndarray]
 """Function from distances of words to distances of spans."""
@@ -159,7 +156,7 @@ def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray |
 def _lines(squared: np.ndarray, lengths: np.ndarray, least: np.ndarray) -> dict[str, np.ndarray]:
     """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K].
 
-    The scale's line is that of the absolute deviations, times a factor: standardised deviations have a mean square of 1.
+    The scale's line is that of absolute deviations, times a factor: standardised deviations have a mean square of 1.
     """
     inverse, logs = 1 / lengths.astype(np.float64), np.log(lengths)
     ends = np.stack([1 - inverse, inverse], axis=1)  # weights [N, 2] of a line's values at 1/n = 0 and 1
@@ -215,8 +212,8 @@ def best_set(
 
 def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, width: int) -> None:
     """Raise ``InputError`` for an unknown form, a rank out of range, or one of the options without training data."""
-    if form not in get_args(Form):
-        raise InputError(f"distance_form is {cut(form)}; expected {' or '.join(get_args(Form))}")
+    if form not in get_args(DistanceForm):
+        raise InputError(f"distance_form is {cut(form)}; expected {' or '.join(get_args(DistanceForm))}")
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
     for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
         if fit is None and value is not None:
@@ -266,7 +263,7 @@ def settled(
     distances: Distances,
     id_squared: Squared,
     ood_squared: Squared | None,
-    form: Form,
+    form: DistanceForm,
     spans: tuple[Reduced, Reduced] | None = None,
 ) -> tuple[Density | None, np.ndarray | None, np.ndarray | None]:
     """The best distance, standardised on validation data if fitted now, and distances of ID and OOD examples."""

@@ -49,6 +49,8 @@ class Prediction:
             hydrant 0.1.
         distance: [B] float32, distance of the input's features to the training data, in standard deviations of
             validation data; ``None`` until `hydrant calibrate --fit` has fitted it.
+        length_deviation: [B] float32, log number of tokens, in standard deviations of validation texts; negative:
+            shorter. ``None`` unless the distance depends on the length of texts.
         abstain: [B] bool, or ``None`` without an abstention threshold.
         out_of_distribution: [B] bool, or ``None`` without an OOD threshold.
         member_probabilities: [B, M, C] float32, or ``None`` if the backend does not return them.
@@ -303,7 +305,8 @@ def prediction_rows(
             row["label"] = labels[prediction.label[index]]
         elif prediction.assigned is not None:
             row["labels"] = _assigned(prediction, index, labels)
-        for name in (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
+        scores = (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES)
+        for name in (*scores, LENGTH_DEVIATION):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])

@@ -25,6 +25,6 @@ def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
 
 
 __all__ = [
-    "DISTANCE", "HIGHEST", "LENGTH_DEVIATION", "LOGITS", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task",
-    "TaskName", "task_of_graph",
+    "DISTANCE", "HIGHEST", "LENGTH_DEVIATION", "LOGITS", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column",
+    "ScoreActivation", "Task", "TaskName", "task_of_graph",
 ]  # fmt: skip

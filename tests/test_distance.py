@@ -395,7 +395,7 @@ def assert_mates_change_nothing(predictor: hydrant.Predictor, case: str, apart: 
         prediction = predictor.predict(
             alone if tokens is None else {name: each[tokens][None] for name, each in alone.items()}
         )
-        for name in {"distance", "energy", "length_deviation"} & set(together.to_dict()):
+        for name in ("distance", "energy", *["length_deviation"] * (together.length_deviation is not None)):
             one, among = getattr(prediction, name)[0], getattr(together, name)[row]
             among = among[tokens[0]] if among.ndim else among
             message = f"{predictor.backend} row {row} {name}"

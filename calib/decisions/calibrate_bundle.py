@@ -25,7 +25,6 @@ from ...progress import Progress, no_progress
 from ...runtime.collect import WordOutputs
 from ..features import (
     Distances,
-    Form,
     Reduced,
     Reference,
     against_training,
@@ -35,6 +34,7 @@ from ..features import (
     squared_of,
     unseen_classes,
 )
+from ..taps import DistanceForm
 from .fit import FITS, Request, Sample, predicted_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 
@@ -74,7 +74,7 @@ def calibrate(
     fit: Any = None,
     taps: str | Sequence[int] = "auto",
     rank: int | None = None,
-    distance_form: Form = "length",
+    distance_form: DistanceForm = "length",
     abstain: Coverage | Risk = Coverage(),
     flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
@@ -172,7 +172,7 @@ def calibrate(
 
 
 def _samples(
-    form: Form, reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
+    form: DistanceForm, reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
     """Outputs of the reference with their distances, and the chosen distance."""
     logits, squared = reference.run(examples, distances)
