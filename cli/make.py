@@ -41,6 +41,7 @@ def arguments(command: Command) -> None:
     command.take(Recipe, "epochs", type=positive, metavar="N")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
+    command.take(Recipe, "distance_form")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import short
+from ..tasks import LENGTH_DEVIATION
 from .terminal import table
 
 Row = Mapping[str, Any]
@@ -39,9 +40,21 @@ COLUMNS: dict[str, list[Column]] = {
 }
 
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
+LENGTH_LIMIT = 3
+"""Length deviation beyond which a flagged text is unlike the training data in length, not in content."""
+
+
+def _decision(row: Row) -> str:
+    words, length = [words for key, words in DECISIONS.items() if row.get(key)], row.get(LENGTH_DEVIATION)
+    if row.get("out_of_distribution") and length is not None:
+        words[-1] += " in length" if abs(length) > LENGTH_LIMIT else " in content"
+    return ", ".join(words)
+
+
 OPTIONAL: list[Column] = [
     ("distance", lambda row: f"{row['distance']:.2f}"),
-    ("decision", lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key))),
+    ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
+    ("decision", _decision),
 ]
 
 
@@ -61,8 +74,10 @@ def _table(rows: Sequence[Row]) -> str:
     ]
     if any("distance" in row for row in predicted):
         columns = [*columns, OPTIONAL[0]]
-    if any(row.get(name) is not None for row in predicted for name in DECISIONS):
+    if any(LENGTH_DEVIATION in row for row in predicted):
         columns = [*columns, OPTIONAL[1]]
+    if any(row.get(name) is not None for row in predicted for name in DECISIONS):
+        columns = [*columns, OPTIONAL[2]]
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)

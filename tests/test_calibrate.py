@@ -231,7 +231,7 @@ def test_ood_data_select_the_taps_of_highest_auroc(
     areas = {}
     for name, density in alone.items():
         runs = [reference.run(read_examples(data[split], None), {name: density})[1] for split in ("val", "ood")]
-        areas[name] = area_under_roc(*(standardised(density, squared[name]) for squared in runs))
+        areas[name] = area_under_roc(*(standardised(density, each[name], each["lengths"]) for each in runs))
     report = calibrate(forked, data["val"], data["ood"], fit=data["test"])
     chosen = report.density.fitted["chosen"]
     assert report.density.fitted["auroc"] == areas

@@ -261,7 +261,7 @@ class _Job:
         untuned, bundle = space.folder / "untuned", self._bundle(space)
         records: dict[str, Any] = {}
         every: dict[str, Any] = {"reading": self.all, **self.how}
-        targets: dict[str, Any] = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
+        targets = {name: getattr(self.recipe, name) for name in ("abstain", "flags", "distance_form")}
         measured = parts.reporting, parts.unknown_reporting
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
+from ..calib.taps import DistanceForm
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tasks import TaskName
 from ..tuning.settings import Device, Jointly, MixedPrecision
@@ -40,6 +41,7 @@ class Recipe:
         device: device to tune on; auto is a GPU if PyTorch finds one.
         abstain: threshold for abstention.
         flags: threshold for flagging OOD inputs.
+        distance_form: standardization of the distance, as in ``calibrate``: length or constant.
     """
 
     members: int = 3
@@ -53,6 +55,7 @@ class Recipe:
     device: Device = "auto"
     abstain: Coverage = field(default_factory=Coverage)
     flags: FalseAlarm = field(default_factory=FalseAlarm)
+    distance_form: DistanceForm = "length"
 
     def __post_init__(self) -> None:
         check_plain(self)
