@@ -261,7 +261,7 @@ def _unknown(kind: str, names: Sequence[str], valid: Sequence[str]) -> ServeErro
 def _outputs(prediction: Prediction, labels: Sequence[str], requested: Collection[str] = ()) -> dict[str, Tensor]:
     """Every field as a tensor, and the logits if requested; failed inputs and padding have an empty label."""
     tensors = {}
-    for name, array in prediction.to_dict().items():
+    for name, array in prediction.arrays.items():
         if name == "label":
             tensors[name] = Tensor(name, "BYTES", text_array([*labels, ""], (len(labels) + 1,))[array])
             tensors["label_index"] = Tensor("label_index", "INT64", array)
