@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import short
-from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text
+from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text, times_text
 from ..monitoring.drift_report import DriftReport, drift
 from . import shared
 from .command_options import Command, call, positive, share
@@ -54,7 +54,7 @@ def _rate(name: str, facts: Mapping[str, Any]) -> list[str]:
         f"{facts['calibrated']['share']:.2%}",
         "–" if logged["share"] is None else f"{logged['share']:.2%}",
         f"{facts['p_value']:.2g}",
-        f"{facts['evidence']:.3g}",
+        times_text(facts["evidence"]),
     ]
 
 

@@ -446,19 +446,6 @@ def about(predictor: Predictor) -> dict[str, Any]:
     return {"backend": predictor.backend, "fallbacks": skipped}
 
 
-def answer(
-    predictor: Predictor,
-    prediction: Prediction,
-    inputs: Sequence[Any],
-    *,
-    probabilities: bool = False,
-    aggregation: Aggregation | None = None,
-) -> dict[str, Any]:
-    """The backend, and in ``predictions`` one JSON-ready dict for each input."""
-    options: dict[str, Any] = {"probabilities": probabilities, "aggregation": aggregation_of(predictor, aggregation)}
-    return {**about(predictor), "predictions": predictor.rows(prediction, inputs, **options)}
-
-
 def aggregation_of(predictor: Predictor, aggregation: Aggregation | None) -> Aggregation:
     """A request's aggregation of tokens into words, or the default."""
     if aggregation is not None and predictor.task != "tokens":

@@ -79,8 +79,8 @@ FLOORS: list[dict[str, str]] = [
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
-            serve_settings middleware oip service predict_routes grpc_front metrics rest page worker_stats
-            server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
+            serve_settings middleware oip service predict_routes grpc_front metrics rest page openapi
+            worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
             triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
