@@ -20,10 +20,12 @@ def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, drift)
     command.take(drift, "log", metavar="FILE")
+    command.take(drift, "to_label", metavar="FILE")
     command.heading("advanced")
     command.take(drift, "alpha", type=share, metavar="SHARE")
     command.take(drift, "psi", metavar="PSI")
     command.take(drift, "window", type=positive, metavar="N")
+    command.take(drift, "label_rows", type=positive, metavar="N")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,6 +46,8 @@ def report_text(report: DriftReport) -> str:
         headers = ["histogram", "PSI", "p", "worst window", "grew most", "calibration", "log"]
         parts.append(table(headers, [_histogram(name, facts) for name, facts in report.histograms.items()]))
     parts.append("\n".join(f"ALARM  {alarm.text}" for alarm in report.alarms) or "no alarm")
+    if report.to_label is not None:
+        parts.append(f"wrote {report.to_label} inputs worth labelling; fill in their column label")
     return "\n\n".join(parts)
 
 

@@ -69,7 +69,7 @@ FLOORS: list[dict[str, str]] = [
             heads.objectives heads.masking heads.circuits heads.taylor heads.trials heads.choosing
             heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "__init__ drift_statistics drift_monitor drift_report",
+        "monitoring": "__init__ drift_statistics drift_monitor label_sample prediction_log drift_report",
     },
     {
         "evaluation": """
