@@ -126,7 +126,7 @@ class _Look:
         self.bundle = bundle
         self.problems: list[str] = []
         self.states = {name: self._state(name) for name in bundle.manifest["files"]}
-        for name in (ARCHITECTURE, PLAN, WEIGHTS, CALIBRATION):
+        for name in (ARCHITECTURE, PLAN, CALIBRATION):  # a copy to serve has no weights
             if name not in self.states:
                 self.problems.append(f"{name}: not listed in {MANIFEST}")
         self.graphs = [name for name in self.states if name.endswith(".onnx") and name != TOKENIZER_GRAPH]

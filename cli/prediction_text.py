@@ -38,10 +38,14 @@ COLUMNS: dict[str, list[Column]] = {
 }
 
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
-OPTIONAL: list[Column] = [
-    ("distance", lambda row: f"{row['distance']:.2f}"),
-    ("decision", lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key))),
-]
+OPTIONAL: dict[str, Column] = {
+    "energy": ("energy", lambda row: f"{row['energy']:.2f}"),
+    "distance": ("distance", lambda row: f"{row['distance']:.2f}"),
+}
+DECIDED_AS: Column = (
+    "decision",
+    lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key)),
+)
 
 
 def prediction_text(rows: Sequence[Row]) -> str:
@@ -58,10 +62,9 @@ def _table(rows: Sequence[Row]) -> str:
     columns = [
         column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
     ]
-    if any("distance" in row for row in predicted):
-        columns = [*columns, OPTIONAL[0]]
+    columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
-        columns = [*columns, OPTIONAL[1]]
+        columns.append(DECIDED_AS)
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)
