@@ -51,11 +51,11 @@ def _decision(row: Row) -> str:
     return ", ".join(words)
 
 
-OPTIONAL: list[Column] = [
-    ("distance", lambda row: f"{row['distance']:.2f}"),
-    ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
-    ("decision", _decision),
-]
+OPTIONAL: dict[str, Column] = {
+    "energy": ("energy", lambda row: f"{row['energy']:.2f}"),
+    "distance": ("distance", lambda row: f"{row['distance']:.2f}"),
+    LENGTH_DEVIATION: ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
+}
 
 
 def prediction_text(rows: Sequence[Row]) -> str:
@@ -72,12 +72,9 @@ def _table(rows: Sequence[Row]) -> str:
     columns = [
         column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
     ]
-    if any("distance" in row for row in predicted):
-        columns = [*columns, OPTIONAL[0]]
-    if any(LENGTH_DEVIATION in row for row in predicted):
-        columns = [*columns, OPTIONAL[1]]
+    columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
-        columns = [*columns, OPTIONAL[2]]
+        columns.append(("decision", _decision))
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)

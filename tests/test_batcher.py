@@ -44,7 +44,7 @@ class Echo:
         return (
             prediction
             if on_error == "raise"
-            else Prediction(**{**prediction.to_dict(), "error": np.array(errors, object)})
+            else Prediction(**{**prediction.arrays, "error": np.array(errors, object)})
         )
 
 
