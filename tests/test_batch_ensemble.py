@@ -133,8 +133,6 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
     assert whole.trunk == (0 if pruned else 1)
 
 
-# Tuning
-
 READING = Reading(batch_size=4)
 NUMBERS: dict[str, Any] = {"epochs": 4, "learning_rate": 3e-3, "fork_from": 1}
 

@@ -83,7 +83,6 @@ async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
 
 
 def energies(prediction: Prediction) -> list[float]:
-    assert prediction.energy is not None
     return prediction.energy.tolist()
 
 

@@ -27,15 +27,7 @@ from hydrant.errors import InputError
 from hydrant.metrics import class_metrics as metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import (
-    FAMILIES,
-    HEADS,
-    LAYERS,
-    OLDEST,
-    ReadyTensors,
-    examples_of,
-    make_model,
-)
+from support import FAMILIES, HEADS, LAYERS, OLDEST, ReadyTensors, examples_of, make_model
 
 FULL = tuple(range(HEADS))
 KNOWN, UNKNOWN = 9, 5
@@ -49,7 +41,6 @@ OBJECTIVES = get_args(Objective)
 def split(family: str) -> tuple[Examples, Examples]:
     """In-distribution and OOD examples of a tiny model."""
     examples = examples_of(family, KNOWN + UNKNOWN)
-    assert examples.labels is not None
     id_data = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
     return id_data, Examples(examples.inputs[KNOWN:], None, "unknown")
 
@@ -85,7 +76,6 @@ def naive(
 ) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
     """Heads and scores by L × H full forward passes of every example, each example alone."""
     id_data, _ = split(family)
-    assert id_data.labels is not None
     chosen: list[tuple[int, ...]] = []
     running: list[tuple[int, ...]] = []
     table: list[list[float] | None] = []
@@ -110,9 +100,6 @@ def naive(
         masked = [head for head in FULL if (head in chosen[-1]) == (masking == "selected")]
         running.append(tuple(head for head in FULL if head not in masked))
     return chosen, table
-
-
-# The search against the naive one
 
 
 SEARCHES = [
@@ -171,9 +158,6 @@ def test_metrics_before_and_after() -> None:
         assert figures == pytest.approx(expected, abs=2e-5)
 
 
-# Objectives
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 10**6))
 def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
@@ -194,9 +178,6 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
             assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
 
 
-# Members
-
-
 def test_average_keeps_the_heads_of_highest_mean_score() -> None:
     options = {"diversity": "bootstrap", "seed": 3}
     circuits = search("bert", [[2, 2, 2]] * 3, **options)
@@ -204,9 +185,6 @@ def test_average_keeps_the_heads_of_highest_mean_score() -> None:
     assert average.scores == circuits.scores
     best = np.argsort(-np.mean(circuits.scores, axis=0), axis=1)[:, :2]
     assert average.members == (tuple(tuple(sorted(row.tolist())) for row in best),)
-
-
-# Interruption
 
 
 def interrupted_after(steps_done: int) -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
@@ -261,9 +239,6 @@ def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Pa
     with pytest.raises(InputError, match=r"an interrupted search with other settings, data or model.*delete"):
         search("bert", state=state, **options)
     assert (state / SCORES).read_bytes() == before
-
-
-# plan_heads and the command line
 
 
 @pytest.fixture(scope="module")
@@ -327,9 +302,6 @@ def test_a_search_that_is_refused_leaves_no_state(
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "a failed write keeps the state"
 
 
-# A method for each member
-
-
 def test_members_keep_the_heads_of_their_own_method(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
     circuit = Circuit(ood=ood_csv, max_accuracy_loss=ANY)
     methods = [Taylor(), circuit, Random(), circuit]
@@ -359,9 +331,6 @@ def test_members_keep_the_heads_of_their_own_method(bert_checkpoint: Path, text_
 def test_wrong_mixes_are_refused(method: Any, message: str, bert_checkpoint: Path, text_csv: Path) -> None:
     with pytest.raises(InputError, match=message):
         plan_heads(bert_checkpoint, text_csv, method, keep=2)
-
-
-# Circuits that keep the accuracy
 
 
 def answers(checkpoint: Path, texts: list[str]) -> list[int]:
@@ -414,8 +383,6 @@ def test_circuits_that_lose_too_much_keep_more_or_fork_later(
     assert losses[-1] <= lost - 0.1 < min(losses[:-1])
     assert f"circuits lost {lost:.1f} points of accuracy on 30 held-out examples" in caplog.text
 
-
-# Synthetic OOD inputs
 
 WORDS = st.lists(st.sampled_from(["play", "the", "song", "book", "a", "Table"]), min_size=1, max_size=6)
 

@@ -133,9 +133,6 @@ def test_a_prediction_of_many_batches_outlives_the_close(path: Path, monkeypatch
         next(predictor.stream(texts))
 
 
-# ---------------------------------------------------------------- failures after opening
-
-
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     """All opened backends."""

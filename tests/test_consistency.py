@@ -11,18 +11,7 @@ from typing import Any
 
 import command
 import pytest
-from hydrant import (
-    Bundle,
-    HydrantError,
-    Reading,
-    evaluate,
-    export_onnx,
-    fuse,
-    load,
-    load_ensemble,
-    save_bundle,
-    verify,
-)
+from hydrant import Bundle, HydrantError, Reading, evaluate, export_onnx, fuse, load, load_ensemble, save_bundle, verify
 from support import make_inputs, make_model, random_plan, relabel, run_cli
 
 

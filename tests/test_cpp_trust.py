@@ -65,8 +65,7 @@ def test_no_listed_file_may_be_altered_or_removed(
 
 
 @pytest.mark.parametrize(
-    ("curve", "certified"),
-    [(ec.SECP384R1, True), (ec.SECP256K1, False), (ec.BrainpoolP384R1, True)],
+    ("curve", "certified"), [(ec.SECP384R1, True), (ec.SECP256K1, False), (ec.BrainpoolP384R1, True)]
 )
 def test_keys_of_other_curves_are_not_trusted(
     curve: type[ec.EllipticCurve], certified: bool, runner: Path, golden: Path, tmp_path: Path

@@ -105,7 +105,6 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     for _ in range(6):
         writers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         for writer in writers:
-            assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
         time.sleep(draw.uniform(0.01, 0.15))
         for writer in writers:
@@ -190,13 +189,7 @@ def hostile(folder: Path, **entry: object) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"names": ["../mine"]},
-        {"gone": ["/etc/x"]},
-        {"forward": 1},
-        {"names": ["a\0/b"]},
-        {"gone": ["a\ud800/b"]},
-    ],
+    [{"names": ["../mine"]}, {"gone": ["/etc/x"]}, {"forward": 1}, {"names": ["a\0/b"]}, {"gone": ["a\ud800/b"]}],
     ids=str,
 )
 def test_a_journal_leads_nowhere_else(entry: dict[str, object], tmp_path: Path) -> None:

@@ -71,12 +71,8 @@ def write_images(folder: Path, classes: tuple[str, ...] = ("apple", "pear"), eac
 
 
 def classes_of(examples: Examples) -> list[int]:
-    assert examples.labels is not None
     assert examples.labels.dtype == np.int64
     return examples.labels.tolist()
-
-
-# Readers
 
 
 @pytest.mark.parametrize(
@@ -228,9 +224,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     assert [row.input for row in stream_lines(io.BytesIO(marked))] == ["a", "\ufeffb"], "a mark at the beginning alone"
 
 
-# Labels
-
-
 def test_classes_called_by_numbers_are_the_same_as_texts_and_numbers() -> None:
     """Ambiguous numbers, each the name of one class and the index of another, are refused."""
     stars, codes = ["1", "2", "3", "4", "5"], sorted(map(str, range(12)))
@@ -267,8 +260,6 @@ def test_a_label_in_another_spelling_is_read_and_logged(
     (message,) = caplog.messages
     assert " as " in message
 
-
-# What cannot be read
 
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no file": ("absent.csv", "", "absent"),
@@ -356,9 +347,6 @@ def test_pickled_npz_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array([Trap()], dtype=object), y=np.arange(1))
     with pytest.raises(InputError, match=r"cannot read .*data\.npz.*allow_pickle=False"):
         read_examples(tmp_path / "data.npz", LABELS)
-
-
-# Sampling
 
 
 RANKINGS = [((f"query {query}", f"document {row}"), float(row == query)) for row in range(7) for query in range(40)]

@@ -19,13 +19,7 @@ from hydrant.models.checkpoint import check_supported, load_model, load_processo
 from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of
 from hydrant.models.refusals import unsupported
 from PIL import Image
-from support import (
-    ALIASES,
-    TEXT_FAMILIES,
-    make_inputs,
-    make_model,
-    random_plan,
-)
+from support import ALIASES, TEXT_FAMILIES, make_inputs, make_model, random_plan
 from test_parity import assert_parity
 from token_support import make_tagger
 from torch.nn.utils import prune
@@ -54,9 +48,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     model.save_pretrained(folder)
     make_unigram(request.param).save_pretrained(folder)
     return folder
-
-
-# RoBERTa by other names
 
 
 def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_path: Path) -> None:
@@ -92,8 +83,6 @@ def test_positions_are_resized_to_the_processor_s_image_size(family: str, tmp_pa
     with load(tmp_path / "out", "onnxruntime") as predictor:
         np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
 
-
-# Training
 
 DROPS = {"classifier_dropout": 0.3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.0}
 SLIM_DROPS = {"dropout": 0.2, "attention_dropout": 0.0, "seq_classif_dropout": 0.3}
@@ -142,9 +131,6 @@ def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
         model.set_attn_implementation("eager")  # the only one that calls the replaced dropout
         torch.testing.assert_close(logits[member], model.train()(**inputs).logits, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(logits, still, atol=1e-3), "it is there"
-
-
-# Refusals
 
 
 CONFIGS = {

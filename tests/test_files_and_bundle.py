@@ -10,10 +10,7 @@ import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.bundle import store
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.staging import (
-    atomic_file,
-    check_replaceable,
-)
+from hydrant.bundle.staging import atomic_file, check_replaceable
 from hydrant.bundle.store import new_bundle
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError
@@ -46,9 +43,6 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     file.write_bytes(to_json_bytes(manifest if replaced is None else replaced))
 
 
-# Files
-
-
 def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     for name in ("a", "out/hydrant.json"):
@@ -72,9 +66,6 @@ def test_atomic_file_leaves_nothing_behind_when_interrupted(existing: dict[str, 
         handle.write(b"half")
         raise KeyboardInterrupt
     assert tree(tmp_path) == existing
-
-
-# Bundle
 
 
 def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> None:

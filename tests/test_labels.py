@@ -86,12 +86,6 @@ def own(bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "own"))
 
 
-# What the configuration says
-
-
-# Against the oracle
-
-
 def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
@@ -126,9 +120,6 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
             np.testing.assert_array_equal(prediction.assigned, prediction.probabilities > 0.5)
 
 
-# The bundle and the graph
-
-
 def test_low_precision_follows_the_reference(own: Path, data: Path) -> None:
     hydrant.export_onnx(own, "fp16")
     report = hydrant.verify(own, data=data / "train.csv", reading=Reading(examples=100))
@@ -158,9 +149,6 @@ def test_a_calibration_of_labels_is_read_again_and_checked(own: Path) -> None:
             written(**changes)
 
 
-# Predicting
-
-
 def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
     texts = ["hello money", "what is the weather", "transfer"]
     tensors = dict(transformers.AutoTokenizer.from_pretrained(checkpoint)(texts, padding=True, return_tensors="pt"))
@@ -186,9 +174,6 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
         assert "error" in failed.rows(predictor.labels)[1]
 
 
-# Data
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=8))
 def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
@@ -197,7 +182,6 @@ def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
     inputs = ["x"] * len(matrix)
     for form in (matrix, lists, [json.dumps(row) for row in lists], [[int(on) for on in row] for row in matrix]):
         read_labels = read_examples((inputs, form), names, task="multi_label").labels
-        assert read_labels is not None
         assert read_labels.tolist() == matrix
 
 
@@ -209,7 +193,6 @@ def test_labels_from_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b", "c"]), y=np.array(expected, np.int64))
     for name in ("data.csv", "data.jsonl", "data.npz"):
         read_labels = read_examples(tmp_path / name, names, task="multi_label").labels
-        assert read_labels is not None
         assert read_labels.tolist() == expected, name
 
 
@@ -226,9 +209,6 @@ def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) ->
     (tmp_path / "data.csv").write_text(f"text,label\na,one\nb,{label}\n")
     with pytest.raises(InputError, match=message):
         read_examples(tmp_path / "data.csv", ["one", "two", "three"], task="multi_label")
-
-
-# Plans and tuning
 
 
 def test_taylor_importance_is_that_of_transformers_own_loss() -> None:

@@ -22,7 +22,6 @@ from test_tune import sentences
 def recorded(inputs: list[str]) -> Fingerprint:
     """What a file keeps of texts."""
     fingerprint = fingerprint_of(inputs, "text")
-    assert fingerprint is not None
     again = Fingerprint.from_json(json.loads(json.dumps(fingerprint.to_json())))
     assert again is not None
     return again
@@ -30,7 +29,6 @@ def recorded(inputs: list[str]) -> Fingerprint:
 
 def share(inputs: list[str], earlier: Fingerprint) -> float:
     fingerprint = fingerprint_of(inputs, "text")
-    assert fingerprint is not None
     return fingerprint.share_in(earlier)
 
 

@@ -89,8 +89,6 @@ def test_the_oldest_versions_tested_are_those_declared() -> None:
 def of_ci(name: str) -> Any:
     """A module in ``.ci``."""
     spec = spec_from_file_location(name, Path(__file__).parents[1] / f".ci/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

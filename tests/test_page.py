@@ -75,9 +75,6 @@ def service(models: Path) -> Iterator[Running]:
         yield service
 
 
-# Files
-
-
 def test_files_name_no_other_server_and_parse_no_markup() -> None:
     names = {path.name for path in page.FOLDER.iterdir()} - {page.START}
     assert set(page.FILES) == {"/", *(f"/static/{name}" for name in names)}
@@ -119,9 +116,6 @@ def test_files_need_no_token_and_models_do(models: Path) -> None:
         assert stranger.get("/describe").status_code == 401
         assert stranger.post("/explain", json={"inputs": ["hello"], "model": "score"}).status_code == 401
         assert closed.client.get("/describe").status_code == 200
-
-
-# Routes
 
 
 def test_models_are_described(service: Running, models: Path) -> None:
@@ -203,9 +197,6 @@ def test_invalid_inputs_have_an_error_in_their_row(service: Running, models: Pat
     assert "cannot" in bad["row"]["error"]
     with hydrant.load(models / "score/1", threads=1) as predictor:
         assert explanations(predictor, predictor.predict([]), []) == []
-
-
-# In a browser
 
 
 @pytest.fixture(scope="module")

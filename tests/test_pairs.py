@@ -81,8 +81,6 @@ def bundle(checkpoint: Path, table: Path, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-# Tokenising
-
 WORDS = st.lists(
     st.sampled_from(["hello", "World", "money", "the", "unheard", "a.", "the [SEP]", "world,"]), min_size=1
 )
@@ -121,8 +119,6 @@ def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Pa
     agree()
 
 
-# Reading
-
 READ = [("NA", "007"), ("a, b", "héllo")]
 
 
@@ -140,9 +136,6 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no column 'b'"):
         read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
-
-
-# The whole way
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime"])

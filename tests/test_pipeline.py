@@ -69,9 +69,7 @@ def assert_alike(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"}],
-    ids=repr,
+    "options", [{}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"}], ids=repr
 )
 @pytest.mark.parametrize("inputs", [TEXTS[0], TEXTS, PAIR, [PAIR, {"text": "money"}], []], ids=type)
 def test_texts_are_answered_as_by_transformers(text: tuple[Any, Any], inputs: Any, options: dict[str, Any]) -> None:

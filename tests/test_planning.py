@@ -15,16 +15,7 @@ from hydrant.errors import InputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import OUTPUT_PROJECTIONS
-from support import (
-    FAMILIES,
-    HEADS,
-    LAYERS,
-    TEXT_FAMILIES,
-    ReadyTensors,
-    examples_of,
-    make_model,
-    model_type,
-)
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, ReadyTensors, examples_of, make_model, model_type
 
 
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
@@ -60,9 +51,6 @@ def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarra
     return scores
 
 
-# Taylor importance
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_taylor_scores_match_each_example_alone(family: str) -> None:
     model, examples = make_model(family), examples_of(family, 7)
@@ -77,9 +65,6 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         most = 1e-5 * expected.max()
         np.testing.assert_allclose(scores, expected, atol=most, rtol=1e-4, err_msg=f"batches of {size}")
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
-
-
-# Numbers of heads
 
 
 @pytest.mark.parametrize(
@@ -115,9 +100,6 @@ def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
         head_counts(keep, members=2, layers=3, heads=8)
 
 
-# Sets of heads
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=3),
@@ -148,9 +130,6 @@ def test_a_member_takes_the_best_unused_set() -> None:
     assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "only one set exists"
 
 
-# Diversity
-
-
 def test_noise_is_log_normal_with_the_given_spread() -> None:
     scores = np.ones((2, 60, 60), np.float32)
     logs = np.log(diversify(scores, 2, "noise", 0.5, 0))
@@ -165,9 +144,6 @@ def test_bootstrap_averages_a_resample_with_replacement() -> None:
     np.testing.assert_allclose(drawn, np.round(drawn), atol=1e-9)
     np.testing.assert_allclose(drawn.sum(axis=(1, 2)), 30)
     assert (drawn.max(axis=(1, 2)) > 1).all()
-
-
-# End to end
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,6 @@ def png_of(size: int, *, edge: int = 8, depth: int = 8, kind: int = 2, interlace
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
 SIDE = 12
 
-# Text
-
 TEXTS = [
     "hello world",
     "What is the WEATHER today?",
@@ -174,8 +172,6 @@ def test_missing_and_malformed_files_of_a_tokenizer_are_refused(tokenizer_folder
     with pytest.raises(InputError, match=r"tokenizer_config\.json"):
         TextProcessor(folder, text_architecture())
 
-
-# Images
 
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "vit": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}),

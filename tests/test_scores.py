@@ -65,9 +65,6 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 READING = Reading(text="query", text_pair="text")
 
 
-# Configuration
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"), [({}, "identity"), (IDENTITY, "identity"), (SIGMOID, "sigmoid"), (OLDER, "sigmoid")]
 )
@@ -90,9 +87,6 @@ def test_unsupported_settings_are_refused(settings: dict[str, Any], named: str) 
         architecture_of(make_model("bert", **settings))
 
 
-# The bundle and the graph
-
-
 def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> None:
     own = shutil.copytree(bundle, tmp_path / "own")
     hydrant.export_onnx(own, "bf16")
@@ -100,9 +94,6 @@ def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> No
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
-
-
-# Predicting
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])
@@ -129,23 +120,16 @@ def test_predictions_of_pairs(backend: str, bundle: Path, checkpoint: Path) -> N
         assert np.isnan(failed.score[1])
 
 
-# Labels that are numbers
-
-
 def test_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("text,label\na,1.5\nb,-2\nc,1e3\n")
     labels = read_examples(path, ["score"]).labels
-    assert labels is not None
     assert labels.dtype == np.float64
     assert labels.tolist() == [1.5, -2.0, 1000.0]
     for wrong in ("great", "nan"):
         path.write_text(f"text,label\na,1\nb,{wrong}\n")
         with pytest.raises(InputError, match=f"label '{wrong}' at .* row 2"):
             read_examples(path, ["score"])
-
-
-# Plans
 
 
 @pytest.mark.parametrize("kind", ["relevance", "regression"])

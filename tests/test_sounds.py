@@ -127,9 +127,6 @@ def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) <= 8 * 2**16
 
 
-# Data
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten sounds of each of three classes, WAV and FLAC."""
@@ -146,7 +143,6 @@ def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> No
     labels = ["LABEL_0", "LABEL_1", "LABEL_2"]
     examples_read = read_examples(folder, labels)
     assert len(examples_read) == 30
-    assert examples_read.labels is not None
     assert examples_read.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
     (folder / "table.csv").write_text("audio,label\nLABEL_1/3.wav,LABEL_1\n")
     table = read_examples(folder / "table.csv", labels)
@@ -156,9 +152,6 @@ def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> No
     assert [item.tokens for item in processor().encode(given.inputs)] == [80, 90]
     with pytest.raises(InputError, match="holds no images or sounds"):
         list(read_examples(tmp_path, None).inputs)
-
-
-# Models
 
 
 def save(name: str, folder: Path) -> Path:

@@ -52,9 +52,6 @@ def strange(case: Case) -> Any:
     return read_examples(case.ood, None, columns=case.reading).inputs
 
 
-# Rankings
-
-
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=25).filter(any), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=60)
 def test_ndcg_is_scikit_learns(relevance: list[int], seed: int) -> None:
@@ -70,9 +67,6 @@ def test_ties_gain_nothing() -> None:
     assert normalised_gain(np.zeros(2), np.array([1.0, 0.0])) == pytest.approx(1 / np.log2(3))
     groups = groups_of(["a", "b", "a", "c", "c", "d", "b"], np.array([1, 0, 0, 0, 0, 1, 2]))
     assert [group.tolist() for group in groups] == [[0, 2], [1, 6]], "queries without an order are left out"
-
-
-# Calibrating
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,12 +102,8 @@ def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: d
         assert held.mean() == pytest.approx(ends["measured"]["coverage"], abs=0.02)
 
 
-# Metrics
-
-
 def of_relevance(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
     labels = known.labels
-    assert labels is not None
     errors, deviation = labels - prediction.score, np.sqrt(prediction.score_variance)
     expected: dict[str, Any] = {
         "rmse": np.sqrt((errors**2).mean()),
@@ -135,7 +125,6 @@ def of_relevance(case: Case, prediction: Any, known: Examples) -> dict[str, Any]
 
 def of_labels(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
     truth, p = known.labels, prediction.probabilities
-    assert truth is not None
     wrong = (prediction.assigned != truth).any(axis=1)
     return {
         "exact_match": sklearn.metrics.accuracy_score(truth, prediction.assigned),

@@ -40,9 +40,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     return {kind: make_case(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
 
 
-# make
-
-
 @pytest.mark.parametrize("kind", ["regression", "relevance", "multi_label"])
 @pytest.mark.slow
 def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
@@ -81,9 +78,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     report = json.loads((out / "reports/make.json").read_text())
     assert report["stages"]["plan"]["limit"] == 1.5, "the least for members whose last layer runs on every token"
     assert report["stages"]["calibrate"]["distance"]["taps"]
-
-
-# evaluate --corruptions
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +129,6 @@ def test_corrupted_inputs_of_every_task(
     assert model.noise[4].figures[loss] == pytest.approx(expected, rel=1e-4)
 
 
-# plan --explore
-
-
 @pytest.mark.parametrize("kind", ["regression", "multi_label", "tokens"])
 @pytest.mark.slow
 def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
@@ -159,9 +150,6 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
     assert exploration.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
     assert Image.open(io.BytesIO(draw_exploration(exploration))).width > 900
     assert ("RMSE" in exploration_text(exploration)) == (kind == "regression")
-
-
-# Circuits
 
 
 def task_model(kind: str) -> Any:
@@ -204,8 +192,7 @@ DETECTING = {"accuracy", "nll", "auroc_predictive_entropy"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "objective"),
-    [("multi_label", "both"), ("relevance", "separation"), ("regression", "nll")],
+    ("kind", "objective"), [("multi_label", "both"), ("relevance", "separation"), ("regression", "nll")]
 )
 def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) -> None:
     examples, rng, model = examples_of("bert", 9), np.random.default_rng(1), task_model(kind)
@@ -254,9 +241,6 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
 
     ready = from_transformers(processor, architecture_of(model))
     assert assert_circuits(model, (id_data, ood_data), ready, "both", naive_circuit(passes, "both")) == DETECTING
-
-
-# evaluate --baselines
 
 
 def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path) -> None:

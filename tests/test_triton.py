@@ -81,9 +81,6 @@ def assert_same(arrays: Mapping[str, np.ndarray], prediction: hydrant.Prediction
     assert set(arrays) - {"label", "spans"} == set(fields)
 
 
-# the form for CPUs
-
-
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images", "tokens"])
 def test_the_whole_predictor_answers_as_without_triton(kind: str, bundles: dict[str, Path], tmp_path: Path) -> None:
     """One request, and several of different sizes in one batch; outputs match the configuration."""
@@ -194,9 +191,6 @@ def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
         assert int.from_bytes(data[:4], "little") == len(data) - 4
         return strings(*[data[4:]] * batch)
     return np.tile(np.frombuffer(data, kind).reshape(shape), (batch, 1))
-
-
-# the form for GPUs
 
 
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images"])
@@ -337,9 +331,6 @@ def test_engines_that_triton_cannot_run(
     written = triton_repository(engined, tmp_path / "r", "gpu")
     assert written.runs == "onnxruntime"
     assert f"ONNX Runtime runs the graph: engine {changes.get('library', 'tensorrt')}-fp32 {reason}" in caplog.text
-
-
-# versions and replacement
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
