@@ -145,20 +145,17 @@ def test_forms_of_prompts(tmp_path: Path) -> None:
         assert read_prompts(json.loads(json.dumps(prompts.to_json()))) == prompts
 
 
-@pytest.mark.parametrize(
-    ("classes", "templates", "name"),
-    [
-        ("cat", None, "1 class"),
-        ("cat,dog,cat", None, "cat"),
-        (["cat", "a\x1b[2Jdog"], None, "2Jdog"),
-        ("cat,dog", "\ud83d {}", "templates"),
-        ({"cat": "a pet", "dog": "a pet"}, None, "'cat' and 'dog'"),
-        ({"cat": "a", "dog": "b"}, "a {}", "templates"),
-        ({"classes": ["a", "b"], "template": ["{}"]}, None, "template "),
-        ("cat,dog", "a photo of a cat", "a photo of a cat"),
-        ("missing.txt", None, r"missing\.txt"),
-    ],
-)
+@pytest.mark.parametrize(("classes", "templates", "name"), [
+    ("cat", None, "1 class"),
+    ("cat,dog,cat", None, "cat"),
+    (["cat", "a\x1b[2Jdog"], None, "2Jdog"),
+    ("cat,dog", "\ud83d {}", "templates"),
+    ({"cat": "a pet", "dog": "a pet"}, None, "'cat' and 'dog'"),
+    ({"cat": "a", "dog": "b"}, "a {}", "templates"),
+    ({"classes": ["a", "b"], "template": ["{}"]}, None, "template "),
+    ("cat,dog", "a photo of a cat", "a photo of a cat"),
+    ("missing.txt", None, r"missing\.txt"),
+])  # fmt: skip
 def test_unusable_prompts(classes: Any, templates: Any, name: str) -> None:
     with pytest.raises(InputError, match=name):
         read_prompts(classes, templates)

@@ -26,7 +26,7 @@ from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.runtime.offline import chunks
 from hydrant.workflow import workspace
-from support import CLASSES, make_inputs, make_model, random_plan
+from support import CLASSES, feeds, make_model, random_plan
 
 KEYS = {"hydrant": "0", "family": "bert", "members": 1, "labels": ["a", "b"]}
 FILES = ("one.json", "deep/two.json", "three.json")
@@ -120,7 +120,7 @@ def test_readers_during_replacement_see_one_bundle(tmp_path: Path) -> None:
     hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), folder)
     hydrant.export_onnx(folder)
     first = {name: (folder / name).read_bytes() for name in ("calibration.json", "model.fp32.onnx", "plan.json")}
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40).items()}
+    inputs = feeds("bert", batch=40)
     hydrant.calibrate(folder, (inputs, np.arange(40) % CLASSES))
     second = {name: (folder / name).read_bytes() for name in first}
     stop, failures, loaded = threading.Event(), [], []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from hydrant.models.checkpoint import check_supported, load_model, load_processo
 from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of
 from hydrant.models.refusals import unsupported
 from PIL import Image
-from support import ALIASES, TEXT_FAMILIES, make_inputs, make_model, random_plan
+from support import ALIASES, TEXT_FAMILIES, fresh_python, make_inputs, make_model, named, random_plan
 from test_parity import assert_parity
 from token_support import make_tagger
 from torch.nn.utils import prune
@@ -43,9 +41,7 @@ def make_unigram(family: str) -> Any:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny RoBERTa by another name, with its tokenizer, as a Hugging Face folder."""
     folder = tmp_path_factory.mktemp("alias") / request.param
-    names = dict(enumerate("abcde"))
-    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
-    model.save_pretrained(folder)
+    make_model(request.param, **named("abcde")).save_pretrained(folder)
     make_unigram(request.param).save_pretrained(folder)
     return folder
 
@@ -164,7 +160,7 @@ def test_a_refusal_does_not_wait_for_pytorch(tmp_path: Path) -> None:
         "except SystemExit as end: status = end.code\n"
         "print(status, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    done = fresh_python(code)
     assert done.stdout.split() == ["2", "False", "False"], done.stdout
     assert done.stderr.startswith("hydrant: error: architecture DebertaV2ForSequenceClassification is not supported: ")
 

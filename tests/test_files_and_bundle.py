@@ -121,14 +121,11 @@ def test_add_does_not_write_through_a_link_that_leaves_the_folder(tmp_path: Path
     assert tree(tmp_path / "elsewhere") == {}
 
 
-@pytest.mark.parametrize(
-    ("alter", "words"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5")), "was altered"),
-        (lambda path: path.write_bytes(b"{"), "has 1 bytes"),
-        (Path.unlink, "is not a file there"),
-    ],
-)
+@pytest.mark.parametrize(("alter", "words"), [
+    (lambda path: path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5")), "was altered"),
+    (lambda path: path.write_bytes(b"{"), "has 1 bytes"),
+    (Path.unlink, "is not a file there"),
+])  # fmt: skip
 def test_altered_file_is_refused(alter: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     alter(bundle.path / "calibration.json")
@@ -188,18 +185,15 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     assert not [path.name for path in bundle.path.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("edit", "named"),
-    [
-        (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
-        (lambda m: m.update(members=0), "members"),
-        (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
-        (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
-        (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
-        (lambda m: m.update(fusion={"adapted": {"a": {"rank": 0, "low_rank": True}}}), "rank"),
-        (lambda m: [m], "schema"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "named"), [
+    (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
+    (lambda m: m.update(members=0), "members"),
+    (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
+    (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
+    (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
+    (lambda m: m.update(fusion={"adapted": {"a": {"rank": 0, "low_rank": True}}}), "rank"),
+    (lambda m: [m], "schema"),
+])  # fmt: skip
 def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], named: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     edit_manifest(bundle.path, edit)

@@ -161,14 +161,11 @@ def test_cost_is_that_of_the_graph(form: str, tmp_path: Path) -> None:
 SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("mlp_dropout", 0.1),
-        ("layer_types", ["full_attention"]),
-        ("rope_parameters", {"full_attention": SCALED, "sliding_attention": SCALED}),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("mlp_dropout", 0.1),
+    ("layer_types", ["full_attention"]),
+    ("rope_parameters", {"full_attention": SCALED, "sliding_attention": SCALED}),
+])  # fmt: skip
 def test_unsupported_settings_are_rejected(name: str, value: Any) -> None:
     model = make_model("modernbert")
     setattr(model.config, name, value)

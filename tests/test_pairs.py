@@ -23,7 +23,7 @@ from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_model, make_tokenizer, run_cli
+from support import make_model, make_tokenizer, named, run_cli
 
 PAIRS = [
     ("hello world", "transfer money"),
@@ -52,9 +52,7 @@ def tokenizer_of(family: str, folder: Path) -> Any:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny classifier of pairs, with its tokenizer."""
     folder = tmp_path_factory.mktemp("pairs") / request.param
-    names = dict(enumerate("abcde"))
-    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
-    model.save_pretrained(folder)
+    make_model(request.param, **named("abcde")).save_pretrained(folder)
     tokenizer_of(request.param, folder.parent).save_pretrained(folder)
     return folder
 

@@ -67,34 +67,28 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
 
 
-@pytest.mark.parametrize(
-    ("keep", "expected"),
-    [
-        (3, [[3, 3, 3], [3, 3, 3]]),
-        (4.0, [[4, 4, 4], [4, 4, 4]]),
-        (0.66, [[5, 5, 5], [5, 5, 5]]),
-        (0.01, [[1, 1, 1], [1, 1, 1]]),
-        ([1, 0.5, 8], [[1, 4, 8], [1, 4, 8]]),
-        ([[2], [0.5]], [[2, 2, 2], [4, 4, 4]]),
-        ([(1, 2, 3), [7]], [[1, 2, 3], [7, 7, 7]]),
-        (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
-    ],
-)
+@pytest.mark.parametrize(("keep", "expected"), [
+    (3, [[3, 3, 3], [3, 3, 3]]),
+    (4.0, [[4, 4, 4], [4, 4, 4]]),
+    (0.66, [[5, 5, 5], [5, 5, 5]]),
+    (0.01, [[1, 1, 1], [1, 1, 1]]),
+    ([1, 0.5, 8], [[1, 4, 8], [1, 4, 8]]),
+    ([[2], [0.5]], [[2, 2, 2], [4, 4, 4]]),
+    ([(1, 2, 3), [7]], [[1, 2, 3], [7, 7, 7]]),
+    (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
+])  # fmt: skip
 def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
     assert head_counts(keep, members=2, layers=3, heads=8) == expected
 
 
-@pytest.mark.parametrize(
-    ("keep", "message"),
-    [
-        (0, "keep is 0"),
-        (9, "keep is 9"),
-        (float("nan"), "keep is 'nan'"),
-        ("8", "keep is '8'"),
-        ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
-        ([[1]], "1 entries; expected 2 lists"),
-    ],
-)
+@pytest.mark.parametrize(("keep", "message"), [
+    (0, "keep is 0"),
+    (9, "keep is 9"),
+    (float("nan"), "keep is 'nan'"),
+    ("8", "keep is '8'"),
+    ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
+    ([[1]], "1 entries; expected 2 lists"),
+])  # fmt: skip
 def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         head_counts(keep, members=2, layers=3, heads=8)

@@ -6,7 +6,6 @@ import platform
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +21,7 @@ from hydrant.metrics import gates
 from hydrant.runtime.backends import microbatch
 from onnx import TensorProto
 from onnx_reference import run_ort as run
-from support import FAMILIES, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import FAMILIES, LAYERS, feeds, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 TOLERANCE = {"fp16": 3e-3, "bf16": 3e-2}
@@ -52,10 +51,6 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def text(untouched: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(untouched / "bundle", tmp_path / "bundle"))
-
-
-def feeds(family: str, **options: Any) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in make_inputs(family, **options).items()}
 
 
 @pytest.mark.parametrize("precision", HALF)

@@ -34,7 +34,7 @@ from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
 from serve_support import Running, command, make_bundle, picture, running
-from support import WORDS, make_model, make_tokenizer, run_cli
+from support import WORDS, run_cli, save_checkpoint
 
 TOLERANCE = 1e-6
 LOAD = "/v2/repository/models/texts/load"
@@ -46,9 +46,7 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
     """Two versions of a text model, and one image model."""
     folder = tmp_path_factory.mktemp("models")
     second = tmp_path_factory.mktemp("second") / "checkpoint"
-    labels = dict(enumerate("abcde"))
-    make_model("bert", 5, id2label=labels, label2id={name: i for i, name in labels.items()}).save_pretrained(second)
-    make_tokenizer(second / "source").save_pretrained(second)
+    save_checkpoint(second, 5)
     for place, source, kind in (
         ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
     ):  # fmt: skip

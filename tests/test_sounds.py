@@ -88,17 +88,14 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     np.testing.assert_allclose(mean, 0, atol=1e-4)  # of both channels
 
 
-@pytest.mark.parametrize(
-    ("sound", "message"),
-    [
-        (noise(39), "input 0 has 39 samples"),
-        (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
-        (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
-        ("no/such.wav", "sound no/such.wav"),
-        (b"RIFFnothing", "cannot read input 0"),
-        (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
-    ],
-)
+@pytest.mark.parametrize(("sound", "message"), [
+    (noise(39), "input 0 has 39 samples"),
+    (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
+    (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
+    ("no/such.wav", "sound no/such.wav"),
+    (b"RIFFnothing", "cannot read input 0"),
+    (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
+])  # fmt: skip
 def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         processor().encode([sound])

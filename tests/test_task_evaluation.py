@@ -17,10 +17,9 @@ from hydrant.errors import InputError
 from hydrant.evaluation.evaluation_options import EvaluationOptions
 from hydrant.metrics.scores import groups_of, normalised_gain, reciprocal_rank
 from hydrant.metrics.spans import find_spans
-from hydrant.models.checkpoint import load_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_support import KINDS, NAMES, TASKS, Case, make_case
+from task_support import KINDS, NAMES, TASKS, Case, make_bundle, make_case
 from token_support import TAGS
 
 LABELS = {"tokens": TAGS, "multi_label": NAMES}
@@ -34,12 +33,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 @pytest.fixture(scope="module")
 def bundles(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Bundle of each task, with a random plan, exported and calibrated with its distance."""
-    paths = {}
+    folder = tmp_path_factory.mktemp("bundles")
+    paths = {kind: make_bundle(case, folder / kind) for kind, case in cases.items()}
     for kind, case in cases.items():
-        paths[kind] = tmp_path_factory.mktemp("bundles") / kind
-        plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
-        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), paths[kind], load_processor(case.checkpoint, "text"))
-        hydrant.export_onnx(paths[kind])
         hydrant.calibrate(paths[kind], case.train, fit=case.train, reading=case.reading, force=True)
     return paths
 

@@ -46,15 +46,11 @@ from hydrant.tuning.tuned_bundle import StoredProcessor
 from hydrant.tuning.tuning_data import epoch_batches, held_out_share
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, random_plan, save_checkpoint
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
 FILLERS = ["today", "what", "is", "the"]
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-LABELS: dict[str, Any] = {
-    "id2label": dict(enumerate("abcde")),
-    "label2id": {name: index for index, name in enumerate("abcde")},
-}
 
 LEARNING: dict[str, Any] = {"epochs": 6, "batch_size": 4, "learning_rate": 3e-3}
 
@@ -128,10 +124,7 @@ def learned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint without dropout."""
-    folder = tmp_path_factory.mktemp("still")
-    make_model("bert", **NO_DROPOUT, **LABELS).save_pretrained(folder / "bert")
-    make_tokenizer(folder / "source").save_pretrained(folder / "bert")
-    return folder / "bert"
+    return save_checkpoint(tmp_path_factory.mktemp("still") / "bert", **NO_DROPOUT)
 
 
 def state(bundle: Path) -> dict[str, str]:
