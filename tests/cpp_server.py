@@ -98,7 +98,7 @@ def outputs(reply: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def check_fields(arrays: dict[str, np.ndarray], wanted: hydrant.Prediction, labels: list[str]) -> None:
     """Assert all fields of Python's prediction, and no others except label names."""
-    fields = wanted.to_dict()
+    fields = wanted.arrays
     expected = set(fields) | ({"label_index"} if "label" in fields else set())
     assert set(arrays) == expected
     for name, array in fields.items():

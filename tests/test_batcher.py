@@ -43,7 +43,7 @@ class Echo:
         prediction = Prediction(one, np.zeros(len(rows), np.int64), *[values] * 5, energy=values)
         if on_error == "raise":
             return prediction
-        return Prediction(**{**prediction.to_dict(), "error": np.array(errors, object)})
+        return Prediction(**{**prediction.arrays, "error": np.array(errors, object)})
 
 
 @pytest.fixture

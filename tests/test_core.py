@@ -63,7 +63,7 @@ VERBS = [
     ("profile out --baseline single", "onnx", "fuse"), ("calibrate out --data data.csv", "torch", "fuse"),
     ("evaluate out --data data.csv", "sklearn", "report"), ("predict out hello --backend torch", "torch", "fuse"),
     ("predict out hello --backend openvino", "openvino", "openvino"),
-    ("predict out --input data.parquet", "datasets", "fuse"), ("demo -o new", "sklearn", "demo"),
+    ("predict out --input data.parquet", "pyarrow", "parquet"), ("demo -o new", "sklearn", "demo"),
 ]  # fmt: skip
 SERVED = ["predict out --input data.csv", "inspect out"]
 

@@ -112,6 +112,8 @@ def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> Non
     status, reply, _ = pictures.ask("POST", "/predict", {"inputs": encoded, "probabilities": True})
     probabilities = [list(row["probabilities"].values()) for row in reply["predictions"]]
     np.testing.assert_allclose(probabilities, wanted.probabilities, atol=1e-6)
+    status, reply, _ = pictures.ask("POST", "/predict", {"inputs": encoded[0]})
+    assert (status, len(reply["predictions"])) == (200, 1)
     wrong = [encoded[0], base64.b64encode(b"no image").decode()]
     assert "image input 1" in pictures.refusal(400, "POST", "/predict", {"inputs": wrong})
 

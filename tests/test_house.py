@@ -67,18 +67,18 @@ FLOORS: list[dict[str, str]] = [
             heads.objectives heads.masking heads.circuits heads.taylor heads.trials heads.choosing
             heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "__init__ drift_statistics drift_monitor drift_report",
+        "monitoring": "__init__ drift_statistics drift_monitor label_sample prediction_log drift_report",
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ dropout competitors
+            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival competitors
             report metric_names observation model_reports baselines bisect classes drawing latency plots
             verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
-            serve_settings middleware oip service predict_routes grpc_front metrics rest page worker_stats
-            server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
+            serve_settings middleware oip service predict_routes grpc_front metrics rest page openapi
+            worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
             triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",

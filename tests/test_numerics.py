@@ -176,7 +176,7 @@ def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, inputs: Any) -
     for backend in ("torch", "onnxruntime", "openvino"):
         with load(wide, backend) as predictor:
             prediction = predictor.predict(inputs)
-        check_ends({name: array for name, array in prediction.to_dict().items() if array.dtype.kind == "f"}, 10_000)
+        check_ends({name: array for name, array in prediction.arrays.items() if array.dtype.kind == "f"}, 10_000)
         np.testing.assert_allclose(prediction.predictive_entropy, expected.predictive_entropy, atol=1e-2)
         assert prediction.prediction_set.any(axis=1).all()
 
@@ -214,7 +214,7 @@ def overflows(predictor: Any, size: float) -> bool:
     except HydrantError as error:
         assert re.search(r"gave values of .* that are not finite; check the inputs", str(error))
         return True
-    check_ends({name: array for name, array in prediction.to_dict().items() if array.dtype.kind == "f"}, 5)
+    check_ends({name: array for name, array in prediction.arrays.items() if array.dtype.kind == "f"}, 5)
     return False
 
 

@@ -90,7 +90,7 @@ def test_older_bundles_export_to_a_graph_that_gives_what_theirs_gave(kind: str, 
     with load(folder, "onnxruntime") as predictor:
         prediction = predictor.predict(inputs(kind))
     assert prediction.energy is not None
-    for name, array in expected.to_dict().items():
+    for name, array in expected.arrays.items():
         np.testing.assert_allclose(getattr(prediction, name), array, atol=1e-6, err_msg=name)
 
 
@@ -106,7 +106,7 @@ def copied(name: str, tmp_path: Path) -> Path:
 
 def assert_fields(prediction: Prediction, expected: dict[str, Any], tolerance: float) -> None:
     """All fields, but for the members' own, which not every backend gives."""
-    arrays = prediction.to_dict()
+    arrays = prediction.arrays
     assert set(expected) - set(arrays) <= {"member_probabilities", "member_scores"}
     assert set(arrays) <= set(expected)
     for name, array in arrays.items():

@@ -51,6 +51,24 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
+def test_predictions_are_tables(predictor: hydrant.Predictor) -> None:
+    texts = pandas.DataFrame({"text": [*TEXTS[:3], ""]}, index=list("abcd"))
+    prediction = predictor.predict(texts, on_error="row")
+    table = prediction.to_pandas(index=texts.index)
+    assert list(table.index) == list("abcd")
+    assert table["label"].tolist()[:3] == [NAMES[place] for place in prediction.label[:3]]
+    assert table["label"].isna().tolist() == table["error"].notna().tolist() == [False] * 3 + [True]
+    assert np.array_equal(table["energy"], prediction.energy, equal_nan=True)
+    assert not [name for name in table if name.startswith("probabilities")]
+    wide = pandas.DataFrame(prediction.to_dict(per_class=True))
+    columns = [f"probabilities.{name}" for name in NAMES]
+    assert np.array_equal(wide[columns], prediction.probabilities, equal_nan=True)
+    rows = predictor.rows(predictor.predict(TEXTS[:3]))
+    assert predictor.predict(TEXTS[:3]).rows() == rows
+    with pytest.raises(InputError, match="labels"):
+        prediction.rows(["a"])
+
+
 def test_columns_have_the_order_of_the_sorted_classes(predictor: hydrant.Predictor) -> None:
     probabilities = predictor.predict_proba(pandas.DataFrame({"text": TEXTS}), batch_size=5)
     prediction = predictor.predict(TEXTS)

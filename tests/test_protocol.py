@@ -259,7 +259,7 @@ def test_texts_as_inputs_and_every_field_as_output(text_model: Any) -> None:
     prediction = text_model.predictor.predict(inputs)
     outputs = {tensor.name: tensor for tensor in outputs_of(prediction, request, text_model)}
     fits(outputs, model_metadata(text_model))
-    assert set(outputs) == {*prediction.to_dict(), "label_index"} and "member_probabilities" in outputs
+    assert set(outputs) == {*prediction.arrays, "label_index"} and "member_probabilities" in outputs
     assert [name.decode() for name in outputs["label"].data] == [
         text_model.predictor.labels[i] for i in prediction.label
     ]

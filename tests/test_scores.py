@@ -93,7 +93,7 @@ def test_predictions_of_pairs(backend: str, bundle: Path, checkpoint: Path) -> N
         np.testing.assert_allclose(scores.score, expected["score"], atol=1e-5)
         np.testing.assert_allclose(scores.score_variance, expected["score_variance"], atol=1e-5)
         assert scores.probabilities is scores.label is scores.interval_low is None
-        assert set(scores.to_dict()) == {"score", "score_variance", "member_scores"}
+        assert set(scores.arrays) == {"score", "score_variance", "member_scores"}
         assert scores.rows(predictor.labels)[0] == {
             "index": 0, "score": float(str(scores.score[0])), "score_variance": float(str(scores.score_variance[0])),
             "abstain": None,

@@ -80,8 +80,8 @@ def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: d
     inputs = read(case, case.train).inputs
     with hydrant.load(bundle, "torch") as one, hydrant.load(bundle, "onnxruntime") as other:
         first, second = one.predict(inputs), other.predict(inputs)
-        for name, array in first.to_dict().items():
-            if not name.startswith("member_") and name in second.to_dict():
+        for name, array in first.arrays.items():
+            if not name.startswith("member_") and name in second.arrays:
                 np.testing.assert_allclose(
                     np.float64(array), np.float64(getattr(second, name)), atol=1e-3, err_msg=name
                 )

@@ -65,7 +65,7 @@ def inputs_of(kind: str, bundle: Path) -> tuple[dict[str, np.ndarray], Any]:
 
 def assert_same(arrays: Mapping[str, np.ndarray], prediction: hydrant.Prediction, labels: list[str]) -> None:
     """Check that the arrays are every field of a prediction."""
-    fields = prediction.to_dict()
+    fields = prediction.arrays
     if "label" in fields:
         names = [[labels[index] if index >= 0 else "" for index in np.atleast_1d(row)] for row in fields["label"]]
         assert [[name.decode() for name in row] for row in arrays["label"]] == names
@@ -384,13 +384,13 @@ def test_a_failed_write_changes_nothing(
 
     repository = tmp_path / "new/repository"
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m")
     assert not (tmp_path / "new").exists()
     triton_repository(bundles["text"], repository, device, name="m")
     before = snapshot(repository)
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m", force=True)
     assert snapshot(repository) == before
 
