@@ -1,7 +1,5 @@
 """Plans under a budget of operations: candidates, objective, choice; and a fork set by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Third-party clients, unmodified and in a separate environment, with ``hydrant serve``."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

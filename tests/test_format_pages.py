@@ -1,7 +1,5 @@
 """What docs/reference says of a bundle and of its graph, held to the bytes of small ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from fnmatch import fnmatchcase

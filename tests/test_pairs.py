@@ -1,7 +1,5 @@
 """Sentence-pair classifiers, from reading pairs to predicting them, against Hugging Face's tokenizers and models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
