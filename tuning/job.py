@@ -80,7 +80,6 @@ class Outcome:
     weights: Weights | None
     before: Epoch
     after: Epoch
-    seconds: float
     history: tuple[Epoch, ...] = ()
     members: tuple[tuple[Epoch, ...], ...] = ()
     drift: dict[str, Any] | None = None
@@ -109,7 +108,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     if job.ensemble.members > 1 and alike(shared):
         log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
     done = train(job, job.module(shared), State(checkpoint, "all"))
-    return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
+    return Outcome(done.weights, done.history[0], done.best, done.history)
 
 
 def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) -> Outcome:
@@ -122,7 +121,7 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
     begin = partial(draw, module, how.deviation, job.settings.seed)
     done = train(job, module, State(checkpoint, "all"), begin=begin)
     weights = None if done.weights is None else merged(done.weights)
-    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, factored=factored)
+    return Outcome(weights, done.history[0], done.best, done.history, factored=factored)
 
 
 def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
@@ -149,10 +148,10 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
         **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
     }
-    histories, seconds = tuple(each.history for each in done), sum(each.seconds for each in done)
+    histories = tuple(each.history for each in done)
     if after.nll < before.nll:
-        return Outcome(weights, before, after, seconds, members=histories, drift=drift)
-    return Outcome(None, before, before, seconds, members=histories, drift=drift)
+        return Outcome(weights, before, after, members=histories, drift=drift)
+    return Outcome(None, before, before, members=histories, drift=drift)
 
 
 def _copy(weights: Weights) -> Weights:

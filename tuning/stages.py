@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ def tuned(
     progress: Progress,
 ) -> TuneReport:
     """Tune a bundle; see :func:`hydrant.tune`."""
+    begun = time.monotonic()
     bundle.architecture()  # raises unless the family is declared
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
@@ -73,7 +75,8 @@ def tuned(
             dropped = copy_bundle(bundle, target, replaces)
     checkpoint.remove()
     place = target if output is not None else bundle.path
-    return _report(job, done, place, graphs, dropped, held_out=validation is None)
+    seconds = time.monotonic() - begun
+    return _report(job, done, place, graphs, dropped, validation is None, seconds)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
@@ -201,7 +204,13 @@ def _fingerprints(job: Job) -> dict[str, Any]:
 
 
 def _report(
-    job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
+    job: Job,
+    done: Outcome,
+    path: Path,
+    graphs: Graphs | None,
+    dropped: Mapping[str, str],
+    held_out: bool,
+    seconds: float,
 ) -> TuneReport:
     metrics: dict[str, Any] = {
         f"{name}_{when}": getattr(epoch, name)
@@ -226,7 +235,7 @@ def _report(
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
         dropped=dropped,
         frozen=job.settings.trunk,
-        seconds=done.seconds,
+        seconds=seconds,
     )
 
 
