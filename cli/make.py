@@ -88,8 +88,8 @@ def _remarks(report: MakeReport) -> list[str]:
         lines.append(f"detection was not measured: there were no OOD data (--ood){why}")
     if evaluated["models"][0]["members"] == 1:
         lines.append(
-            "a whole `hydrant make` (without --fast or --members 1) takes minutes and tunes members that disagree: it adds "
-            "mutual information and often lowers NLL and FPR95 by entropy; its verdict says what it gained"
+            "a whole `hydrant make`, without --fast or --members 1, takes minutes and tunes members that disagree: it "
+            "adds mutual information and often lowers NLL and FPR95 by entropy; its verdict says what it gained"
         )
     return lines
 
