@@ -270,7 +270,7 @@ def test_an_interrupted_call_resumes(
         make_small(tables, bert_checkpoint, tmp_path / "out", seed=1)
     said: list[str] = []
     report = make_small(tables, bert_checkpoint, tmp_path / "out", say=said.append)
-    assert [line.split()[0] for line in said] == list(finished.stages)
+    assert [line.split()[0] for line in said] == list(finished.stages), "no estimate of finished stages"
     assert digests(report.bundle) == digests(finished.bundle)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -47,6 +47,7 @@ from .stage_summaries import (
     tuned_line,
     verified_line,
 )
+from .time_estimate import estimated_seconds, in_words
 from .workspace import Workspace, link_folder
 
 log = logging.getLogger(__name__)
@@ -273,6 +274,9 @@ class _Job:
             records[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.summary(name, line)}")
 
+        if not space.recorded("fuse"):
+            seconds = estimated_seconds(self.model, self.architecture, parts, self.recipe)
+            self.say(f"time      {in_words(seconds)} at the present load; stages that finish are not repeated")
         plan = space.folder / "plan.json"
         if single:
             stage("fuse", fused_line, lambda: self._fuse(self._whole(), bundle))
