@@ -52,6 +52,7 @@ from .thresholds import (
     false_alarm_threshold,
     flag_threshold,
     rank,
+    rated,
     traffic_reference,
     upper_bound,
 )
@@ -304,7 +305,7 @@ def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> T
     values = scores[best]
     limit = upper_bound(values, abstain.share, COVERED, float(values.max()))
     answered = values <= np.float32(limit)
-    measured = {"coverage": float(answered.mean()), "rmse": rmse(errors[answered])}
+    measured = {**rated("coverage", answered), "rmse": rmse(errors[answered])}
     ranked = {"spearman": ranks[best]} if best in ranks else {}
     return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
 
@@ -343,8 +344,8 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
         )
     if temperature < LEARNT[0] and before["accuracy"] >= LEARNT[1]:
         notes.append(
-            f"{before['accuracy']:.1%} of the answers on {data} are correct, and the temperature is {temperature:g}: was the "
-            "model trained on these examples, or are training and validation data swapped? Calibrate on unseen data"
+            f"{before['accuracy']:.1%} of the answers on {data} are correct, at a temperature of {temperature:g}: was "
+            "the model trained on them, or are training and validation data swapped? Calibrate on data that are new to it"
         )
     for note in notes:
         log.warning("%s", note)
