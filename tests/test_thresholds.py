@@ -403,7 +403,7 @@ def test_the_scale_is_the_most_likely_one() -> None:
         return float(-scipy.stats.norm(0, spread).logpdf(errors).mean())
 
     best = scipy.optimize.minimize(loss, np.log([scale.factor, scale.floor]), method="Nelder-Mead").fun
-    assert best - 1e-12 <= losses.mean() <= best + 5e-3, "ε on a grid of factors of two loses no more"
+    assert best - 1e-12 <= losses.mean() <= best + 1e-2, "ε on a grid of factors of two, with a prior, loses no more"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))

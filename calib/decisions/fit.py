@@ -60,7 +60,7 @@ from .thresholds import (
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Lowest number of examples with a label, and without it, for a temperature of its own."""
+"""Lowest number of examples with a label, and without it, for a temperature and a threshold of its own."""
 
 
 ENOUGH = 1000
@@ -231,14 +231,15 @@ def fit_temperatures(member_logits: np.ndarray, labels: np.ndarray) -> tuple[np.
 def _label_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, false_alarm: float | None, names: Sequence[str]
 ) -> list[float]:
-    """Thresholds of labels; :data:`UNFITTED` for a label that no example has, or every one."""
-    limits, unfitted = [], []
+    """Thresholds of labels; with too few examples that of all labels, or :data:`UNFITTED` without any."""
+    limits, unfitted, common = [], [], best_f1_threshold(probabilities.ravel(), labels.ravel())
     for name, values, having in zip(names, probabilities.T, labels.T, strict=True):
         if false_alarm is not None:
             check_count(int((~having).sum()), 1 - false_alarm, f"1 − false alarm on examples without label {name!r}")
             limits.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
         elif having.any() and not having.all():
-            limits.append(best_f1_threshold(values, having))
+            few = min(having.sum(), (~having).sum()) < MIN_EXAMPLES
+            limits.append(common if few else best_f1_threshold(values, having))
         else:
             unfitted.append(name)
             limits.append(UNFITTED)
@@ -345,7 +346,7 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
     if temperature < LEARNT[0] and before["accuracy"] >= LEARNT[1]:
         notes.append(
             f"{before['accuracy']:.1%} of the answers on {data} are correct, at a temperature of {temperature:g}: was "
-            "the model trained on them, or are training and validation data swapped? Calibrate on data that are new to it"
+            "the model trained on them, or are training and validation data swapped? Calibrate on unseen data"
         )
     for note in notes:
         log.warning("%s", note)
