@@ -33,6 +33,7 @@ def arguments(command: Command) -> None:
     command.take(FalseAlarm, "score", "--ood-score")
     command.take(calibrate, "taps", metavar="TAPS", action="store")
     command.take(calibrate, "rank", type=positive, metavar="N")
+    command.take(calibrate, "distance_form")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
     command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")

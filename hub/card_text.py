@@ -119,10 +119,8 @@ def _unknown(calibration: Calibration) -> str:
         return "It flags no out-of-distribution (OOD) inputs: no threshold was fitted."
     found = threshold.measured.get("true_positive_rate")
     if found is None:
-        return (
-            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if "
-            "any, for how many it finds."
-        )
+        text = "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data"
+        return f"{text}; see Results, if any, for how many it finds."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
     false = threshold.measured.get("false_positive_rate", 0.0)
     chance = "This is no better than chance." if found <= false else "Other kinds may be found less often."
@@ -135,18 +133,14 @@ def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     columns = {name: column for name, column in quality.items() if name not in SELECTIVE}
     for score, words in SCORES.items():
         for name in ("auroc", "fpr95"):
-            title = f"OOD {DETECTION[name].title} by {words}"
-            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=title)
-    rows = [
-        [column.title, *(_cell(model.figures.get(name), column) for model in models)]
-        for name, column in columns.items()
-        if any(name in model.figures for model in models)
-    ]
-    rows += [
-        [column.title, *(column.text(model.decisions.get(name)) for model in models)]
-        for name, column in DECISIONS.items()
-        if any(name in model.decisions for model in models)
-    ]
+            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=f"OOD {DETECTION[name].title} by {words}")
+    rows = []
+    for name, column in columns.items():
+        if any(name in model.figures for model in models):
+            rows.append([column.title, *(_cell(model.figures.get(name), column) for model in models)])
+    for name, column in DECISIONS.items():
+        if any(name in model.decisions for model in models):
+            rows.append([column.title, *(column.text(model.decisions.get(name)) for model in models)])
     ood = f"; OOD: {evaluation.ood_examples} examples of {plain(evaluation.ood)}" if evaluation.ood else ""
     about = f"On {evaluation.examples} examples of {plain(evaluation.data)}{ood}."
     if evaluation.resamples:
@@ -188,10 +182,7 @@ def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
 
 
 def _origin(
-    bundle: Bundle,
-    calibration: Calibration,
-    evaluation: StoredEvaluation | None,
-    distance: Mapping[str, Any] | None,
+    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, distance: Mapping[str, Any] | None
 ) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
@@ -239,5 +230,4 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
