@@ -14,10 +14,10 @@ Line = tuple[str, str]
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {
-    "coverage": "answers {:.1%}",
-    "risk": "{:.1%} of the answers wrong",
+    "coverage": "answers {:.1%}{}",
+    "risk": "{:.1%}{} of the answers wrong",
     "true_positive_rate": "flags {:.1%} of the OOD inputs",
-    "false_positive_rate": "flags {:.1%} of in-distribution inputs",
+    "false_positive_rate": "flags {:.1%}{} of in-distribution inputs",
     "auroc": "AUROC {:.3f}",
     "rmse": "RMSE of the answers {:.4g}",
     "spearman": "rank correlation with the error {:.3f}",
@@ -98,7 +98,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _measured(metrics: Mapping[str, float], forms: Mapping[str, str]) -> str:
-    text = ", ".join(form.format(metrics[key]) + _ends(metrics, key) for key, form in forms.items() if key in metrics)
+    text = ", ".join(form.format(metrics[key], _ends(metrics, key)) for key, form in forms.items() if key in metrics)
     return f" ({text})" if text else ""
 
 
