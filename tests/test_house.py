@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
             label_encoding python_inputs data_files data_sources examples check_inputs corruptions
             fingerprints
         """,
-        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels rates scores spans timing",
     },
     {"tasks": "task classification multi_label regression token_classification __init__"},
     {
