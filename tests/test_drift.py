@@ -297,7 +297,7 @@ def test_inputs_worth_labelling_calibrate_again(bundle: Path, ending: str, tmp_p
     assert (whys.count("random"), set(whys)) == (20, {"random", "unlike", "uncertain"})
     assert {row["text"] for row in rows} <= set(given)
     with load(bundle, "onnxruntime") as predictor:
-        distances = dict(zip(given, predictor.predict(given).distance, strict=True))
+        distances = dict(zip(given, predictor.predict(given).arrays["distance"], strict=True))
     drawn = {row["text"] for row in rows if row["why"] == "random"}
     others = [row["text"] for row in rows if row["why"] == "unlike"]
     farthest = sorted(distances, key=lambda text: -distances[text])[:10]
