@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -191,12 +191,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
 
 
-READERS: dict[str, Callable[[Path], Records]] = {
-    ".csv": _delimited,
-    ".tsv": _delimited,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
-}
+READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".parquet": _parquet}
 
 
 def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
@@ -280,10 +275,9 @@ def _check_regular(path: Path) -> None:
 
 def _checked(array: np.ndarray) -> np.ndarray:
     """Check that texts consist of characters: NumPy reads any four bytes as one."""
-    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
-        codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
-        if codes.max() > sys.maxunicode:
-            raise ValueError("its texts are not of Unicode characters")
+    filled = array.dtype.kind == "U" and array.size and array.dtype.itemsize
+    if filled and np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4").max() > sys.maxunicode:
+        raise ValueError("its texts are not of Unicode characters")
     return array
 
 

@@ -83,9 +83,8 @@ def _commit(repository: str, files: Files, private: bool, revision: str | None, 
     with _rejections(repository):
         api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.model_info(repository).private:
-            raise InputError(
-                f"{repository} exists and is public; make it private on its settings page, or omit private"
-            )
+            wrong = f"{repository} exists and is public"
+            raise InputError(f"{wrong}; make it private on its settings page, or omit private")
         if revision is not None:
             api.create_branch(repository, branch=revision, exist_ok=True)
         parent = api.model_info(repository, revision=revision).sha

@@ -14,10 +14,11 @@ from ..errors import BackendError, InputError, require
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
-from ..tasks import DISTANCE, HIGHEST, TASKS, TaskName
+from ..tasks import DISTANCE, HIGHEST, LENGTH_DEVIATION, TASKS, TaskName
 
 MEMBERS = TASKS["tokens"].member_output  # the only token field whose second axis is not T
-FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
+FURTHER = (DISTANCE, LENGTH_DEVIATION)
+FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), *FURTHER]))
 
 TaskArray = np.ndarray | Any  # present for some tasks, None for the others
 
@@ -48,6 +49,8 @@ class Prediction:
             hydrant 0.1.
         distance: [B] float32, distance of the input's features to the training data, in standard deviations of
             validation data; ``None`` until `hydrant calibrate --fit` has fitted it.
+        length_deviation: [B] float32, log number of tokens, in standard deviations of validation texts; negative:
+            shorter. ``None`` unless the distance depends on the length of texts.
         abstain: [B] bool, or ``None`` without an abstention threshold.
         out_of_distribution: [B] bool, or ``None`` without an OOD threshold.
         member_probabilities: [B, M, C] float32, or ``None`` if the backend does not return them.
@@ -79,6 +82,7 @@ class Prediction:
     disagreement: TaskArray
     energy: np.ndarray | None = None
     distance: np.ndarray | None = None
+    length_deviation: np.ndarray | None = None
     abstain: np.ndarray | None = None
     out_of_distribution: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
@@ -352,7 +356,8 @@ def prediction_rows(
             row["label"] = labels[prediction.label[index]]
         elif prediction.assigned is not None:
             row["labels"] = _assigned(prediction, index, labels)
-        for name in (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
+        scores = (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES)
+        for name in (*scores, LENGTH_DEVIATION):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])

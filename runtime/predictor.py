@@ -23,7 +23,7 @@ from ..data.specs import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import NO_WORD, Piece, TextProcessor, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
-from ..tasks import DISTANCE, PER_CLASS, TASKS
+from ..tasks import DISTANCE, LENGTH_DEVIATION, PER_CLASS, TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
@@ -403,7 +403,8 @@ class Predictor(Closable):
         """The prediction of zero inputs, with the names, types and axes of any other prediction."""
         task, classes, every_token = TASKS[self.task], len(self.labels), self._architecture.every_token
         tokens = (0,) if every_token else ()
-        axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in (*task.outputs, DISTANCE)}
+        names = (*task.outputs, DISTANCE, LENGTH_DEVIATION)
+        axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in names}
         axes[task.member_output] = (self.members,) if self.task == "score" else (self.members, *tokens, classes)
         outputs = {name: np.zeros((0, *axes[name]), np.float32) for name in self._running.outputs if name in axes}
         prediction = Prediction.from_outputs(outputs, self.labels)

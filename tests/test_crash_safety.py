@@ -352,7 +352,7 @@ def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path) -> 
     """Killed after the part took its place, or while its chunks were removed."""
     output, job = tmp_path / "part.jsonl", {"inputs": "0"}
     with pytest.raises(SystemExit), chunks.open_chunks(output, job, range(4), 2) as found:
-        found.keep(0, b'{"index": 0}\n{"index": 1}\n')
+        found.file(0).write_bytes(b'{"index": 0}\n{"index": 1}\n')
         raise SystemExit
     (tmp_path / f".{output.name}.0123456789ab.stage").mkdir()
     chunks.drop(output, {"inputs": "another"})

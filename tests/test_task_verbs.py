@@ -47,8 +47,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 @pytest.mark.slow
 def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
     case, messages = cases[kind], []
-    tuning: dict[str, Any] = {"fast": True} if kind == "relevance" else {"epochs": 1, "learning_rate": 1e-3}
-    recipe = Recipe(members=2, budget=2.0, **tuning)
+    fast = kind == "relevance"
+    recipe = Recipe(fast=True) if fast else Recipe(members=2, budget=2.0, epochs=1, learning_rate=1e-3)
     report = hydrant.make(
         case.checkpoint, case.train, case.validation, case.ood, output=tmp_path / "out", recipe=recipe,
         reading=case.reading, say=messages.append,
@@ -56,12 +56,13 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     assert report.verified
     stages = report.stages
     assert Bundle.open(report.bundle).has("density.safetensors")
-    assert ("rmse" in stages["plan"]) == (kind == "regression")
+    assert ("rmse" in stages.get("plan", {})) == (kind == "regression")
     expected = "for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
-    assert expected in messages[4]
-    ours, single = report.figures()
+    assert expected in " ".join(messages)
+    ours, *rivals = report.figures()
+    assert len(rivals) == 2 - fast
     quality = {"regression": "rmse", "relevance": "ndcg", "multi_label": "micro_f1"}[kind]
-    assert all(np.isfinite(figures[quality]) for figures in (ours, single))
+    assert all(np.isfinite(figures[quality]) for figures in (ours, *rivals))
     assert ours["distance_auroc"] is not None
     assert stages["evaluate"]["notes"] == [], "no earlier stage used the test examples"
     if kind != "relevance":

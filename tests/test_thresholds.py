@@ -23,7 +23,7 @@ from hydrant.calib.decisions.fit import (
     fit_temperatures,
 )
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
     abstention,
     binomial_bound,
@@ -65,16 +65,52 @@ def nll(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
     return float(-np.log(mean[np.arange(len(labels)), labels]).mean())
 
 
-@pytest.mark.parametrize("scale", [0.3, 4.0])
+@pytest.mark.parametrize("scale", [0.3, 1.2, 4.0])
 @pytest.mark.parametrize("members", [1, 3])
 def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
-    logits, labels = drawn(3, members=members, scale=scale)
-    grid = np.exp(np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), 3001))
-    best = grid[np.argmin([nll(logits, labels, temperature) for temperature in grid])]
-    fitted_temperature = fit_temperature(logits, labels)
-    assert fitted_temperature == pytest.approx(best, rel=2.5e-3)
-    assert averaged_nll(logits, labels, fitted_temperature) <= nll(logits, labels, best) + 1e-9
+    logits, labels = drawn(3, count=150, members=members, scale=scale)
+    grid = np.linspace(-3, 3, 3001)
+    losses = 150 * np.array([nll(logits, labels, temperature) for temperature in np.exp(grid)])
+    best = np.argmin(losses + grid**2 / (2 * 0.5**2))
+    gain = losses[1500] - losses[best]
+    expected = math.exp(grid[best] * max(0, 1 - (2.5 / gain) ** 4))
+    assert fit_temperature(logits, labels) == pytest.approx(expected, rel=2.5e-3)
     assert averaged_nll(logits, labels, 1.7) == pytest.approx(nll(logits, labels, 1.7), abs=1e-9)
+
+
+def test_a_few_examples_improve_the_temperature_or_leave_it() -> None:
+    """On 200 random sets of 20 to 200 examples, separable or not: no harm, and most of what 1,000 examples gain."""
+    kept = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        count, classes, members = int(rng.integers(20, 201)), int(rng.choice([2, 4, 10])), int(rng.choice([1, 3]))
+        scale = math.exp(rng.uniform(-1.2, 1.4)) if seed % 4 else 1.0
+        spread, noise = math.exp(rng.uniform(-0.3, 2)), rng.uniform(0, 0.5)
+        truth = rng.normal(0, spread, (count + 3000, 1, classes)) + rng.normal(0, 2 * (seed % 2), classes)
+        labels = (truth[:, 0] + rng.gumbel(size=truth[:, 0].shape)).argmax(axis=1)
+        logits = scale * (truth + rng.normal(0, noise * spread, (len(truth), members, classes)))
+        few, many, test = (slice(0, count), slice(count, count + 1000), slice(count + 1000, None))
+        fitted_on = [fit_temperature(logits[part], labels[part]) for part in (few, many)]
+        before, after, most = (averaged_nll(logits[test], labels[test], t) for t in (1.0, *fitted_on))
+        assert after <= before + max(0.02 * before, 0.005), seed
+        if before - most > 0.02:
+            kept.append((count >= 60, before - after >= 0.8 * (before - most)))
+    large, enough = np.array(kept).T
+    assert len(kept) > 60
+    assert enough[large].mean() >= 0.8
+    assert enough.mean() >= 0.75
+
+
+def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None:
+    """69 examples, 5 of the rare class, all correct, unlike others: the likelihood alone has no minimum."""
+    rng = np.random.default_rng(5)
+    labels = (np.arange(4069) % 14 == 0).astype(np.int64)
+    margins = np.where(labels == 1, 1, -1) * rng.normal(2.9, 1.5, 4069)
+    margins[:69] = np.where(labels[:69] == 1, 1, -1) * np.abs(margins[:69])
+    logits = np.stack([-margins / 2, margins / 2], axis=1)[:, None]
+    temperature = fit_temperature(logits[:69], labels[:69])
+    before, after, collapsed = (averaged_nll(logits[69:], labels[69:], t) for t in (1.0, temperature, 0.05))
+    assert after < before < collapsed / 2
 
 
 # Thresholds
@@ -236,7 +272,7 @@ def test_each_label_has_the_temperature_of_its_least_loss() -> None:
             return sklearn.metrics.log_loss(labels[:, place], p)
 
         best = scipy.optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded")
-        assert loss(temperatures[place]) == pytest.approx(best.fun, abs=1e-7)
+        assert loss(temperatures[place]) == pytest.approx(best.fun, abs=3e-4)
 
 
 @settings(deadline=None, max_examples=30)

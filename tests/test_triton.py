@@ -396,13 +396,13 @@ def test_a_failed_write_changes_nothing(
 
     repository = tmp_path / "new/repository"
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m")
     assert not (tmp_path / "new").exists()
     triton_repository(bundles["text"], repository, device, name="m")
     before = snapshot(repository)
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m", force=True)
     assert snapshot(repository) == before
 

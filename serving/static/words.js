@@ -11,6 +11,7 @@ export const SCORES = {
   disagreement: { name: "Disagreement", about: "share of members that predict another label", share: true },
   energy: { name: "Energy", about: "higher if the network responds weakly to every label" },
   distance: { name: "Distance", about: "distance to the training data, in standard deviations" },
+  length_deviation: { name: "Length", about: "number of tokens against validation data, in standard deviations; below 0: shorter" },
   score_variance: { name: "Variance", about: "spread of the members’ scores" },
 };
 
@@ -40,11 +41,14 @@ function spansBeyond({ spans }, name, limit) {
 /** The one verdict of an answer. */
 export function verdict(row, facts) {
   const { ood, abstain } = facts.thresholds;
-  if (row.out_of_distribution) return { kind: "ood", text: row.abstain ? "Abstains: unlike its training data" : "Unlike its training data: check the answer" };
+  if (row.out_of_distribution) return { kind: "ood", text: row.abstain ? `Abstains: unlike its training data${aspect(row)}` : `Unlike its training data${aspect(row)}: check the answer` };
   if (row.abstain) return { kind: "abstain", text: "Abstains: too uncertain" };
   if (!ood && !abstain) return { kind: "open", text: "No thresholds are set: answers everything" };
   return { kind: "answered", text: "Answers" };
 }
+
+/** Where a text with a length is unlike the training data; the limit is that of hydrant predict. */
+const aspect = ({ length_deviation: length }) => (Number.isFinite(length) ? ` in ${Math.abs(length) > 3 ? "length" : "content"}` : "");
 
 function comparison(row, decision, limit) {
   if (!(limit.score in row)) return "";
