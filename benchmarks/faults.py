@@ -287,7 +287,7 @@ FAULTS = [
     Fault("fusion-11", "fusion/low_rank.py", "test_lora.py::test_members_are_those_of_peft",
           "return update.scale * (update.up.double() @ update.down.double())",
           "return update.up.double() @ update.down.double()"),
-    Fault("fusion-12", "fusion/ensemble.py", "test_deep_ensemble.py::test_deep_ensemble_end_to_end",
+    Fault("fusion-12", "fusion/ensemble.py", "test_parity.py::test_three_checkpoints_all_grouped_are_a_deep_ensemble",
           "if len(checkpoints) == 1 and layer < plan.fork:",
           "if layer < plan.fork:"),
     Fault("export-1", "export/rewrites.py",

@@ -63,10 +63,12 @@ class Banking(Subject):
 
         labels = sorted(set(lines("train/label")))
         tokenizer = load_processor(shared / "models/minilm-clinc150", "text")
+        train = part("train")
+        filled = np.flatnonzero([bool(text.strip()) for text in train.inputs])  # one text is empty
         self.data = Data(
-            part("train"), part("valid"), part("id-oos/valid", False), part("test"), part("id-oos/test", False)
+            train.take(filled), part("valid"), part("id-oos/valid", False), part("test"), part("id-oos/test", False)
         )
-        self.members = BankingMembers(labels, Path(), tokenizer, self.data.train, work, jobs)
+        self.members = BankingMembers(labels, Path(), tokenizer, train, work, jobs)
         self.single = self.members.reference = self.members.full(0)
         self.bundles = Bundles(work, self.data, tokenizer, TextMembers.recipe.matmul)
 

@@ -71,7 +71,6 @@ def serving(runner: Path, bundle: Path, *options: object, last: str = "stopped\n
     words = [str(word) for word in (runner, bundle, "--serve", "--port", 0, *options)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith(f"serving {bundle.name} on http://"), (process.poll(), process.communicate())
         yield Server(process, line)

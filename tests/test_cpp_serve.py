@@ -92,7 +92,6 @@ def test_a_download_of_the_hub_is_named_after_its_repository(
     for folder in (bundle, revision):
         words = [str(runner), str(folder), "--serve", "--port", "0"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert process.stdout.readline().startswith("serving digits on http://")
             process.terminate()
             process.communicate(timeout=60)

@@ -103,7 +103,6 @@ def test_the_evidence_is_the_mixture_written_out(decided: list[bool], cut: int) 
     test = RateTest(4, 60, level * (1 + 1e-9))
     for each in decided:
         test.update(np.array([each]))
-    assert test.change is not None
     assert test.change.seen == first
 
 
@@ -127,7 +126,6 @@ def test_power_against_ten_percent_of_strange_inputs(clean: int, slowest: int) -
     for _ in range(40):
         test = RateTest(120, 3000, 0.005)
         test.update(np.concatenate([rng.random(clean) < 0.04, rng.random(3000) < 0.11]))
-        assert test.change is not None
         assert test.change.share > test.change.usual
         if test.change.seen > clean:
             delays.append(test.change.seen - clean)
@@ -201,9 +199,6 @@ def test_values_that_depend_on_each_other_do_not_alarm_by_that() -> None:
     assert raised <= 15
 
 
-# --- bundles and logs -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def bundle(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drift")
@@ -220,7 +215,6 @@ def texts(count: int, seed: int, folder: Path) -> list[str]:
 
 def test_the_reference_is_what_the_predictor_says_of_the_same_examples(bundle: Path, tmp_path: Path) -> None:
     reference = Calibration.of(Bundle.open(bundle)).reference
-    assert reference is not None
     with load(bundle, "onnxruntime") as predictor:
         traffic = observed(predictor.predict(texts(300, 0, tmp_path)), predictor.labels)
         assert reference.labels == {name: traffic.labels.get(name, 0) for name in predictor.labels}
@@ -380,7 +374,6 @@ def test_references_of_other_tasks(tmp_path: Path) -> None:
         with load(tmp_path / name) as predictor:
             reference = predictor.calibration.reference
             traffic = observed(predictor.predict(tensors), predictor.labels, predictor.calibration)
-        assert reference is not None
         assert set(reference.histograms) == set(traffic.scores)
         assert {key: rate.count for key, rate in reference.rates.items()} == {
             key: int(values.sum()) for key, values in traffic.decisions.items()
@@ -404,7 +397,6 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
         rows = predictor.rows(prediction)
         unread = predictor.predict(tokens)
         tensors = observed(unread, predictor.labels, predictor.calibration)
-    assert reference is not None
     assert reference.inputs == traffic.inputs == 200
     assert tensors == Observed(), "tensors have no words"
     assert not is_counted(unread)

@@ -21,15 +21,13 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
-    {
-        "tasks": "task classification multi_label regression token_classification __init__",
-    },
+    {"tasks": "task classification multi_label regression token_classification __init__"},
     {
         "bundle": """
             __init__ architecture strict_json manifest staging head_plan hub_download traced store
             calibration density_file data_overlap graphs original_check progress_checkpoint reports
             signature weights
-        """,
+        """
     },
     {
         "engines": "__init__ gpu metadata",
@@ -59,7 +57,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect offline.scoring
             offline.row_files offline.chunks offline.shard_parts offline.__init__ offline.input_stream
             offline.offline_run offline.ray_cluster offline.ray_engine prediction_counts
-        """,
+        """
     },
     {
         "calib": """

@@ -246,7 +246,6 @@ def test_the_files_of_0_2_0_are_written_as_they_were_read(name: str, tmp_path: P
         assert density.to_bytes(bundle.digests()[WEIGHTS]) == bundle.read(DENSITY)
     for stored in fingerprints_of(bundle):
         fingerprint = Fingerprint.from_json(stored)
-        assert fingerprint is not None
         assert fingerprint.to_json() == stored
 
 
@@ -259,7 +258,6 @@ def fingerprints_of(bundle: Bundle) -> list[dict[str, Any]]:
 def test_the_distance_the_engine_and_the_verification_of_0_2_0_are_read() -> None:
     assert Density.of(Bundle.open(GOLDEN / "declared-classification")) is not None
     verified = Verification.of(Bundle.open(GOLDEN / "declared-classification"))
-    assert verified is not None
     assert (verified.passed, verified.failed) == (("onnxruntime fp32",), ())
     bundle = Bundle.open(GOLDEN / "declared-score")
     assert to_json_bytes(read_metadata(bundle, "small").to_json()) == bundle.read(metadata_path("small"))

@@ -68,17 +68,10 @@ def assert_alike(ours: Any, theirs: Any) -> None:
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"top_k": 1},
-        {"top_k": None},
-        {"batch_size": 2, "function_to_apply": "softmax"},
-        {"max_length": 6, "truncation": True, "padding": True},
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("options", [
+    {}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"},
+    {"max_length": 6, "truncation": True, "padding": True},
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("inputs", [TEXTS[0], TEXTS, PAIR, [PAIR, {"text": "money"}], []], ids=type)
 def test_texts_are_answered_as_by_transformers(text: tuple[Any, Any], inputs: Any, options: dict[str, Any]) -> None:
     theirs, ours = text

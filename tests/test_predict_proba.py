@@ -17,7 +17,7 @@ from sklearn import metrics
 from sklearn.base import is_classifier
 from sklearn.calibration import CalibrationDisplay
 from sklearn.preprocessing import MultiLabelBinarizer
-from support import WORDS, make_model, make_tokenizer, random_plan
+from support import WORDS, make_model, make_tokenizer, named, random_plan
 from task_support import make_case
 
 NAMES = ["neutral", "entailment", "contradiction"]
@@ -33,8 +33,7 @@ def fused(checkpoint: Any, folder: Path, processor: Any = None) -> Path:
 
 
 def classifier(folder: Path, names: list[str], **settings: Any) -> Path:
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    model = make_model("bert", num_labels=len(names), **labels, **settings)
+    model = make_model("bert", num_labels=len(names), **named(names), **settings)
     return fused(model, folder / "bundle", make_tokenizer(folder / "words"))
 
 

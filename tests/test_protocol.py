@@ -18,14 +18,7 @@ from hydrant import GraphForm, Prediction, export_onnx, fuse, load, save_bundle
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.datatypes import DATATYPES, Tensor, dtype_of, from_values
 from hydrant.serving.http_refusals import ServeError
-from hydrant.serving.oip import (
-    InferRequest,
-    inputs_of,
-    model_metadata,
-    outputs_of,
-    read_infer,
-    write_infer,
-)
+from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of, read_infer, write_infer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -219,9 +212,6 @@ def test_parameters_and_requested_outputs() -> None:
     output = {"name": "y", "datatype": "BOOL", "shape": [1], "parameters": {"binary_data_size": 1}}
     assert (json.loads(body[:length]), body[length:]) == ({**head, "outputs": [output]}, b"\1")
     assert read_infer(*whole({**one(), "id": None, "parameters": None, "outputs": None})).timeout is None
-
-
-# Inputs and outputs of models
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
 from serve_support import Running, command, make_bundle, picture, running
-from support import WORDS, make_model, make_tokenizer, run_cli
+from support import WORDS, run_cli, save_checkpoint
 
 TOLERANCE = 1e-6
 LOAD = "/v2/repository/models/texts/load"
@@ -47,9 +47,7 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
     """Two versions of a text model, and one image model."""
     folder = tmp_path_factory.mktemp("models")
     second = tmp_path_factory.mktemp("second") / "checkpoint"
-    labels = dict(enumerate("abcde"))
-    make_model("bert", 5, id2label=labels, label2id={name: i for i, name in labels.items()}).save_pretrained(second)
-    make_tokenizer(second / "source").save_pretrained(second)
+    save_checkpoint(second, 5)
     for place, source, kind in (
         ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
     ):  # fmt: skip
@@ -315,7 +313,6 @@ def test_requests_in_progress_are_answered_after_sigterm(models: Path) -> None:
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["predictions"]) == len(texts)
         assert process.wait(30) == 0
-        assert process.stderr is not None
         assert process.stderr.read() == ""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(place)
@@ -348,7 +345,6 @@ def test_workers_share_the_port_and_a_dead_one_is_replaced(models: Path) -> None
         assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "the parent counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-        assert process.stderr is not None
         assert process.stderr.read().count("was refused (409): 2 workers share this port") == 1
 
 

@@ -13,15 +13,7 @@ import scipy.stats
 import sklearn.metrics
 from hydrant import HydrantError, Risk
 from hydrant.bundle.calibration import SIDES, Calibration
-from hydrant.calib.decisions.fit import (
-    FITS,
-    Request,
-    Sample,
-    fit_classes,
-    fit_labels,
-    fit_scores,
-    fit_temperatures,
-)
+from hydrant.calib.decisions.fit import FITS, Request, Sample, fit_classes, fit_labels, fit_scores, fit_temperatures
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
@@ -55,9 +47,6 @@ def fitted(
     logits: np.ndarray, labels: np.ndarray, targets: Targets = Targets(), ood: Sample | None = None, **extra: Any
 ) -> Calibration:
     return fit_classes(Sample(logits, labels, **extra), ood, Request(targets, list("abcde"), {"data": "x"}))
-
-
-# Temperature
 
 
 def nll(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
@@ -111,9 +100,6 @@ def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None
     temperature = fit_temperature(logits[:69], labels[:69])
     before, after, collapsed = (averaged_nll(logits[69:], labels[69:], t) for t in (1.0, temperature, 0.05))
     assert after < before < collapsed / 2
-
-
-# Thresholds
 
 
 @settings(max_examples=60, deadline=None)
@@ -193,7 +179,6 @@ def test_conformal_sets_cover_exchangeable_data(method: Any, alpha: float) -> No
         calibration = fitted(
             logits[:80], labels[:80], Targets(Coverage(0.8), FalseAlarm(0.2), Conformal(alpha, method))
         )
-        assert calibration.conformal is not None
         probabilities = summarise(logits[80:], calibration.temperature)["probabilities"]
         sets = prediction_sets(probabilities, calibration.conformal.quantile, method)
         covered.append(sets[np.arange(80), labels[80:]].mean())
@@ -224,9 +209,7 @@ def test_stored_measurements_match_the_thresholds() -> None:
     assert flags.measured["false_positive_rate"] == pytest.approx(1 - rank(400, 0.95) / 400)
     areas = [auroc(uncertainty(id_scores, name), uncertainty(ood_scores, name)) for name in SIDES if name in id_scores]
     assert flags.measured["auroc"] == max(areas)
-    assert calibration.fitted is not None
     assert calibration.fitted["after"]["nll"] <= calibration.fitted["before"]["nll"]
-    assert calibration.conformal is not None
     assert calibration.conformal.measured["coverage"] >= 0.8
 
 
@@ -242,9 +225,6 @@ def test_stored_measurements_match_the_thresholds() -> None:
 def test_targets_of_other_tasks_are_refused(task: Any, targets: Targets, name: str) -> None:
     with pytest.raises(InputError, match=name):
         FITS[task].check(task, targets)
-
-
-# Labels
 
 
 def labelled(count: int, seed: int, scale: Any = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -296,7 +276,6 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
     for seed in range(30):
         logits, labels = labelled(400, seed)
         decisions = of_labels(logits[:200], labels[:200], label_false_alarm=0.1).labels
-        assert decisions is not None
         assert decisions.target == {"false_alarm": 0.1}
         assigned = summarise_labels(logits, np.array(decisions.temperatures))["probabilities"] > np.asarray(
             decisions.thresholds, np.float32
@@ -311,7 +290,6 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
 def test_abstention_counts_answers_with_a_wrong_label() -> None:
     logits, labels = labelled(800, 3)
     calibration = of_labels(logits, labels, abstain=Coverage(0.8), flags=FalseAlarm(0.1, "energy"))
-    assert calibration.labels is not None
     scores = summarise_labels(logits, np.array(calibration.labels.temperatures))
     wrong = ((scores["probabilities"] > np.asarray(calibration.labels.thresholds, np.float32)) != labels).any(axis=1)
     limit = calibration.thresholds["abstain"]
@@ -341,9 +319,6 @@ def test_f1_and_losses_are_scikit_learns(seed: int, count: int) -> None:
         bins = [np.flatnonzero((p[:, place] > k / 15) & (p[:, place] <= (k + 1) / 15)) for k in range(15)]
         naive = sum(abs((labels[at, place] - p[at, place]).sum()) for at in bins) / count
         assert error == pytest.approx(naive)
-
-
-# Scores
 
 
 def numbers(count: int, seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -395,7 +370,6 @@ def test_rank_correlations_are_scipys(pairs: list[tuple[int, int]]) -> None:
 def test_intervals_hold_as_many_labels_as_the_rank_says(seed: int, confidence: float, unit: float) -> None:
     scores, labels = (unit * values for values in numbers(60, seed))
     intervals = of_scores(scores, labels, Targets(confidence=confidence)).intervals
-    assert intervals is not None
     mean, variance = scores.mean(axis=(1, 2)).astype(np.float32), scores.var(axis=(1, 2)).astype(np.float32)
     low, high = interval(mean, variance, intervals.quantile, intervals.floor, None)
     inside = int(((low <= labels) & (labels <= high)).sum())
@@ -408,7 +382,6 @@ def test_intervals_are_clipped_to_the_range_of_labels() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 100).astype(float)
     logits = np.random.default_rng(1).normal(size=(100, 3, 1))
     intervals = fit_scores(Sample(logits, labels), None, Request(Targets(), activation="sigmoid")).intervals
-    assert intervals is not None
     low, high = interval(
         np.array([0.1, 0.9]), np.array([0.1, 0.1]), intervals.quantile, intervals.floor, intervals.bounds
     )
