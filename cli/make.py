@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..errors import InputError
 from ..workflow.make_bundle import make, workspace_of
-from ..workflow.recipe import TUNING, Recipe
+from ..workflow.recipe import Recipe
 from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
 from .command_options import Command, call, positive, share
@@ -31,10 +30,12 @@ def arguments(command: Command) -> None:
     command.take(make, "test_ood", metavar="FILE")
     command.take(make, "html", metavar="FILE")
     command.take(Recipe, "fast")
+    command.take(Recipe, "members", type=positive, metavar="M")
     command.take(make, "force")
     command.heading("advanced")
     shared.data_options(command)
-    command.take(Recipe, "members", type=positive, metavar="M")
+    command.take(Recipe, "control")
+    command.take(Recipe, "device")
     command.take(Recipe, "budget", metavar="RATIO")
     command.take(Recipe, "method", metavar="METHOD")
     command.take(Recipe, "epochs", type=positive, metavar="N")
@@ -45,9 +46,6 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run every stage and print its decision; status 1 if a gate failed."""
-    tuning = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
-    if tuning and hasattr(options, "fast"):
-        raise InputError(f"{tuning[0]} and --fast exclude each other: --fast skips tuning; omit one of them")
     targets = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **targets)
     say = partial(print, file=sys.stderr, flush=True)

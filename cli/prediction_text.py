@@ -13,6 +13,7 @@ from .terminal import table
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
+ASSIGNED = "{label} {probability:.2f}".format_map
 UNCERTAINTIES: list[Column] = [
     ("predictive entropy", lambda row: f"{row['predictive_entropy']:.3f}"),
     ("expected entropy", lambda row: f"{row['expected_entropy']:.3f}"),
@@ -31,7 +32,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("interval", lambda row: f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"),
     ],
     "labels": [
-        ("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)),
+        ("labels", lambda row: short(", ".join(map(ASSIGNED, row["labels"])) or "none", 60)),
         *UNCERTAINTIES,
     ],
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
@@ -50,11 +51,11 @@ def _decision(row: Row) -> str:
     return ", ".join(words)
 
 
-OPTIONAL: list[Column] = [
-    ("distance", lambda row: f"{row['distance']:.2f}"),
-    ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
-    ("decision", _decision),
-]
+OPTIONAL: dict[str, Column] = {
+    "energy": ("energy", lambda row: f"{row['energy']:.2f}"),
+    "distance": ("distance", lambda row: f"{row['distance']:.2f}"),
+    LENGTH_DEVIATION: ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
+}
 
 
 def prediction_text(rows: Sequence[Row]) -> str:
@@ -71,12 +72,9 @@ def _table(rows: Sequence[Row]) -> str:
     columns = [
         column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
     ]
-    if any("distance" in row for row in predicted):
-        columns = [*columns, OPTIONAL[0]]
-    if any(LENGTH_DEVIATION in row for row in predicted):
-        columns = [*columns, OPTIONAL[1]]
+    columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
-        columns = [*columns, OPTIONAL[2]]
+        columns.append(("decision", _decision))
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)
@@ -91,10 +89,5 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     return lines
 
 
-def _label(each: Row) -> str:
-    return f"{each['label']} {each['probability']:.2f}"
-
-
 def _input(item: str | list[str]) -> str:
-    text = item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
-    return short(text, 46)
+    return short(item if isinstance(item, str) else " | ".join(short(part, 22) for part in item), 46)

@@ -51,8 +51,7 @@ def data_options(command: Command) -> None:
 
 def read_options(options: argparse.Namespace) -> DataOptions:
     """Return the values of ``--read``."""
-    values: list[dict[str, Any]] = getattr(options, "read", [])
-    return DataOptions(**{name: value for each in values for name, value in each.items()})
+    return DataOptions(**{name: value for each in getattr(options, "read", []) for name, value in each.items()})
 
 
 def _data_options(text: str) -> dict[str, Any]:

@@ -73,10 +73,7 @@ class ScoreOutput:
 
 @dataclass(frozen=True)
 class LabelOutput:
-    """Output for multi-label: as for classes, and nats of each label, [B, C].
-
-    The other entropies are sums over the labels.
-    """
+    """Output for multi-label: as for classes, and nats of each label, [B, C]; other entropies are sums over labels."""
 
     member_logits: Tensor
     probabilities: Tensor
@@ -118,24 +115,17 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
     predictive = torch.maximum(entropy(mean).clamp_max(highest), expected)  # H(p̄) ≥ E[H] despite rounding
     confidence, label = mean.max(dim=-1)
     return FusedOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label=label,
-        confidence=confidence,
-        predictive_entropy=predictive,
-        expected_entropy=expected,
-        mutual_information=predictive - expected,
+        member_logits=member_logits, probabilities=mean, label=label, confidence=confidence,
+        predictive_entropy=predictive, expected_entropy=expected, mutual_information=predictive - expected,
         disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
         energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+        member_probabilities=members.transpose(0, 1), distance=distance,
+    )  # fmt: skip
 
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
-    smallest = torch.finfo(probabilities.dtype).tiny
-    return 0.0 - (probabilities * probabilities.clamp_min(smallest).log()).sum(dim=-1)
+    return 0.0 - (probabilities * probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()).sum(dim=-1)
 
 
 def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distance: Tensor | None = None) -> ScoreOutput:
@@ -143,13 +133,8 @@ def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distanc
     logits = member_logits.float()[..., 0]  # [M, B]
     members = torch.sigmoid(logits) if activation == "sigmoid" else logits
     mean = members.mean(dim=0)
-    return ScoreOutput(
-        member_logits=member_logits,
-        score=mean,
-        score_variance=(members - mean).square().mean(dim=0),
-        member_scores=members.transpose(0, 1),
-        distance=distance,
-    )
+    variance = (members - mean).square().mean(dim=0)
+    return ScoreOutput(member_logits, mean, variance, members.transpose(0, 1), distance)
 
 
 def summarize_labels(
@@ -163,23 +148,18 @@ def summarize_labels(
     mean = members.mean(dim=0)
     total = torch.maximum(_label_entropy(mean, without.mean(dim=0)).clamp_max(highest), expected)  # despite rounding
     return LabelOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label_entropy=total,
-        label_mutual_information=total - expected,
+        member_logits=member_logits, probabilities=mean, member_probabilities=members.transpose(0, 1),
+        label_entropy=total, label_mutual_information=total - expected, distance=distance,
         predictive_entropy=total.sum(dim=-1).clamp_max(together),
         expected_entropy=expected.sum(dim=-1).clamp_max(together),
         mutual_information=(total - expected).sum(dim=-1).clamp_max(together),
         energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+    )  # fmt: skip
 
 
 def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:
     """−p log p − q log q, nats; complements q are passed, since 1 − p would lose precision; 0·log 0 = 0."""
-    smallest = torch.finfo(torch.float32).tiny
-    terms = [part * part.clamp_min(smallest).log() for part in (probabilities, without)]
+    terms = [part * part.clamp_min(torch.finfo(torch.float32).tiny).log() for part in (probabilities, without)]
     return 0.0 - (terms[0] + terms[1])
 
 
@@ -195,14 +175,12 @@ class FeatureDistance(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32; texts have numbers of tokens [B]."""
         if features.ndim == 4:
-            flat: Tensor = self(features.flatten(1, 2))
-            return flat.unflatten(0, features.shape[1:3])
+            return self(features.flatten(1, 2)).unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
         rows = rows @ self.get_buffer("whitening")  # [K, B, r]
         means = self.get_buffer("means")  # [K, R, r]
         closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
-        nearest = closeness.argmax(dim=-1)  # [K, B]
-        chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))
+        chosen = means.gather(1, closeness.argmax(dim=-1)[..., None].expand(-1, -1, means.shape[-1]))
         squared = (rows - chosen).square().sum(dim=-1)  # the difference squared, not a difference of squares: [K, B]
         location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
         if lengths is not None and self.density.log_length is not None:

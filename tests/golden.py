@@ -148,7 +148,6 @@ def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
     draw = np.random.default_rng(0)
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
         tokens = predictor.predict(inputs)
-        assert tokens.mask is not None
         inside = tokens.mask & (np.cumsum(tokens.mask, axis=1) > 1)  # the first token is special
         begins = inside & (draw.random(inside.shape) < 0.6)
         begins[:, 1] |= inside[:, 1]

@@ -99,12 +99,7 @@ def fitted(
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    count=st.integers(20, 80),
-    width=st.integers(2, 12),
-    classes=st.integers(1, 6),
-    seed=st.integers(0, 2**16),
-)
+@given(count=st.integers(20, 80), width=st.integers(2, 12), classes=st.integers(1, 6), seed=st.integers(0, 2**16))
 def test_fit_is_scikit_learns(count: int, width: int, classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, count)
@@ -367,9 +362,7 @@ BACKENDS = {"torch": 1e-5, "onnxruntime": 5e-6, "openvino": 5e-6}
 """Largest difference between an input's score alone and in a batch."""
 
 
-def test_backends_match_the_oracle_alone_and_in_a_batch(
-    measured: tuple[str, Bundle, Density],
-) -> None:
+def test_backends_match_the_oracle_alone_and_in_a_batch(measured: tuple[str, Bundle, Density]) -> None:
     """Distance, energy and the deviation of the length."""
     case, bundle, density = measured
     inputs, wanted = inputs_of(case, **QUERY), expected(case, density.taps)
@@ -455,10 +448,7 @@ def run_narrow(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndar
     return dict(zip(("distance", "energy"), session.run(["distance", "energy"], arrays), strict=True))
 
 
-def test_the_head_is_put_on_graphs_of_half_precision(
-    measured: tuple[str, Bundle, Density],
-    tmp_path: Path,
-) -> None:
+def test_the_head_is_put_on_graphs_of_half_precision(measured: tuple[str, Bundle, Density], tmp_path: Path) -> None:
     """Classes alternate between both precisions."""
     case, bundle, density = measured
     precision: hydrant.metrics.gates.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]

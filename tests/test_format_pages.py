@@ -16,7 +16,7 @@ import transformers
 from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate, export_onnx, fuse, save_bundle
 from safetensors import safe_open
 from safetensors.numpy import load_file
-from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
+from support import CLASSES, FAMILIES, feeds, make_model, random_plan
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -62,9 +62,9 @@ def calibrated(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A bundle of texts with a tokenizer, thresholds and prediction sets."""
     folder = tmp_path_factory.mktemp("calibrated") / "out"
     make("bert", folder, transformers.AutoTokenizer.from_pretrained(bert_checkpoint))
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=120).items()}
+    inputs = feeds("bert", batch=120)
     labels = np.arange(120) % CLASSES
-    training = ({name: tensor.numpy() for name, tensor in make_inputs("bert", batch=120, seed=1).items()}, labels)
+    training = (feeds("bert", batch=120, seed=1), labels)
     calibrate(folder, (inputs, labels), fit=training, abstain=Coverage(0.9), sets=Conformal(0.2))
     return Bundle.open(folder)
 
@@ -159,7 +159,11 @@ def test_tensors_of_the_weights(family: str, tmp_path: Path) -> None:
 
 
 def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
-    model = onnx.load(str(bundle.file("model.fp32.onnx")))
+    content = bundle.file("model.fp32.onnx").read_bytes()
+    model = onnx.load_from_string(content)
+    assert export_onnx(bundle, form=GraphForm(member_outputs=True)).read_bytes() == content, "not deterministic"
+    assert {node.domain for node in model.graph.node} == {""}
+    assert len({node.name for node in model.graph.node}) == len(model.graph.node)
     config = json.loads((bundle.path / "config.json").read_bytes())
     sizes = {"channels": config["channels"], "height": config["image_height"], "width": config["image_width"]}
     sizes |= {"classes": config["classes"], "members": MEMBERS}

@@ -97,8 +97,6 @@ def fused_line(facts: Facts) -> str:
 
 def tuned_line(facts: Facts) -> str:
     """Describe the gain of tuning."""
-    if facts["fast"]:
-        return "skipped (fast)"
     frozen = f", the {facts['frozen']} layers below the fork not tuned" if facts["frozen"] else ""
     instead = lost = ""
     if "instead" in facts:
@@ -134,12 +132,19 @@ def calibrated_line(facts: Facts) -> str:
     parts = [_scaled(facts)]
     distance = facts["distance"]
     if distance is not None:
-        parts.append(f"distance from {len(distance['taps'])} taps ({distance.get('chosen', 'given')})")
+        count = len(distance["taps"])
+        parts.append(f"distance from {count} tap{'s' * (count != 1)} ({distance.get('chosen', 'given')})")
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
             parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}")
     return "; ".join(parts)
+
+
+def control_line(facts: Facts) -> str:
+    """Describe the gain of tuning the single model alike."""
+    gains = [f"{name} NLL {each['nll_before']:.4f} → {each['nll_after']:.4f}" for name, each in facts.items()]
+    return f"the single model tuned alike: {', '.join(gains)}"
 
 
 def _scaled(facts: Facts) -> str:
@@ -172,7 +177,6 @@ def failed_gates(facts: Facts) -> str:
 def evaluated_line(facts: Facts) -> str:
     """Return the verdict against the single model."""
     figures_of(facts)  # raises if the record is damaged
-    sentences = [verdict["sentence"] for verdict in facts["verdict"]]
     seen = any(SEEN in note or NEAR in note for note in facts["notes"])
     which = "(an earlier step has seen some, see the warning)" if seen else "used for no choice"
-    return f"on {facts['examples']} examples {which}: {' '.join(sentences)}"
+    return f"on {facts['examples']} examples {which}: {' '.join(facts['headline'])}"

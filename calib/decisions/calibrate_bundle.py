@@ -164,9 +164,9 @@ def calibrate(
         "seed": seed,
         **fingerprints(architecture.modality, data=examples, ood=ood),
     }
-    request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
+    request = Request(targets, bundle.labels, about, architecture.score_activation)
     fitted = FITS[task].fit(sample, ood_sample, request)
-    notes += FITS[task].notes(sample, request)
+    notes += FITS[task].notes(sample, request, fitted)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 

@@ -37,6 +37,8 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
     if fitted:
         ood = f", OOD on {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         source = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
+        unmoved = facts["temperature"] == 1 and "accuracy" in fitted.get("after", {})
+        source += "; they show no better one" if unmoved else ""
     lines = [("calibration", source) if score else ("temperature", f"{facts['temperature']:g} ({source})")]
     if facts.get("labels"):
         lines = _labels(facts["labels"], source)

@@ -23,8 +23,7 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        placed = isinstance(ensemble, self._torch.nn.Module)  # MC dropout is not a module, and runs on the CPU
-        self._device = next(ensemble.parameters()).device if placed else "cpu"
+        self._device = next(ensemble.parameters()).device if isinstance(ensemble, self._torch.nn.Module) else "cpu"
         task = TASKS[ensemble.architecture.task]
         further = [] if ensemble.distance is None else [DISTANCE]
         further += [LENGTH_DEVIATION] if further and ensemble.distance.density.log_length is not None else []
@@ -35,10 +34,8 @@ class TorchModule(Backend):
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""
         if os.getpid() != self._process:
-            raise BackendError(
-                "this process was forked after the torch backend was opened, so PyTorch's threads are missing; load "
-                "the bundle in each process, or use backend onnxruntime or openvino"
-            )
+            wrong = "this process was forked after the torch backend was opened, so PyTorch's threads are missing"
+            raise BackendError(f"{wrong}; load the bundle in each process, or use backend onnxruntime or openvino")
         return super().run(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -77,11 +74,7 @@ class TorchFeatures(TorchModule):
 
 
 class TorchSingle(TorchModule):
-    """The first member of a fused module as a single model, in its own order of classes.
-
-    Outputs: ``logits`` [B, C] before any temperature; ``features``, the last hidden vector; and with a pooler
-    ``penultimate`` [B, d'], the input of the last linear map with ``weight`` [d', C] and ``bias`` [C].
-    """
+    """The first member as a single model: ``logits`` [B, C] and ``features``, with a pooler also ``penultimate``."""
 
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)
@@ -102,9 +95,8 @@ class TorchBackend(TorchModule):
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):
-            raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
-            )
+            wrong = f"backend {self.name} does not run precision {cut(precision)}"
+            raise BackendError(f"{wrong}; expected {self.precision}")
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference
 
@@ -114,5 +106,4 @@ class TorchBackend(TorchModule):
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().contiguous().numpy()
-    return array
+    return tensor.cpu().contiguous().numpy()
