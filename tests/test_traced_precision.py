@@ -195,7 +195,7 @@ def test_every_verb_after_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = saved(make("deberta-v3-short"), tmp_path / "out", tokenizer).path
     words = ["hello world", "transfer money", "what is the weather today"]
     for name, start in (("a", 0), ("b", 1)):
-        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(120)]
+        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(80)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
 
     def does(*arguments: Any) -> str:
@@ -206,7 +206,7 @@ def test_every_verb_after_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     data, more = ("--data", tmp_path / "a.csv"), tmp_path / "b.csv"
     hydrant.export_onnx(out)
     told = does("export", out, "--precision", "fp16", *data)
-    assert "float32 islands: 0 values beside the head, chosen on 120 inputs of a.csv" in told
+    assert "float32 islands: 0 values beside the head, chosen on 80 inputs of a.csv" in told
     told = does("export", out, "--precision", "int8", *data)
     assert "100% of the multiplications by weights; still in float32: none" in told
     hydrant.calibrate(out, more, fit=tmp_path / "a.csv", force=True)
