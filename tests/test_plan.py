@@ -39,14 +39,10 @@ from support import (
 )
 
 VALID: dict[str, Any] = {
-    "schema": 1,
-    "family": "bert",
-    "layers": 2,
-    "heads": 4,
-    "members": [{"keep": [[0, 1], [2]]}, {"keep": [[1, 2, 3], [2]]}],
-    "method": "taylor",
+    "schema": 1, "family": "bert", "layers": 2, "heads": 4,
+    "members": [{"keep": [[0, 1], [2]]}, {"keep": [[1, 2, 3], [2]]}], "method": "taylor",
     "provenance": {"seed": 3, "nested": {"scores": [0.5, 1.25]}},
-}
+}  # fmt: skip
 
 
 def changed(**keys: Any) -> dict[str, Any]:
