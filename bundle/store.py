@@ -130,7 +130,11 @@ class Bundle:
         """Path of a file, after a check of its size."""
         entry = self.manifest["files"].get(name)
         if entry is None:
-            remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
+            remedy = "make the bundle again"
+            if name.endswith(".onnx"):
+                remedy = "make it with `hydrant export`"
+            elif name == WEIGHTS:
+                remedy = "this copy only predicts, so use the bundle that it was made from"
             raise BundleError(f"bundle {self.path} has no {name}; {remedy}")
         path = self.path / name
         self.fetch(name)

@@ -38,10 +38,12 @@ def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError]
         raise raises(f"{file} is not valid JSON ({error}); make it again") from error
 
 
-def check_schema(data: Any, reads: int, file: Path | str, raises: type[HydrantError] = BundleError) -> None:
+def check_schema(
+    data: Any, reads: int, file: Path | str, raises: type[HydrantError] = BundleError, *, earlier: int | None = None
+) -> None:
     """Reject a JSON object of another schema; the error names the hydrant version that can read it."""
     schema, writer = (data.get("schema"), data.get("hydrant")) if isinstance(data, Mapping) else (None, None)
-    if type(schema) is int and schema == reads:
+    if type(schema) is int and schema in (reads, earlier):
         return
     remedy = "make it again"
     if type(schema) is int and schema > reads:

@@ -146,6 +146,7 @@ class _Subparser(Parser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     verbose, options = False, argparse.Namespace()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # PyTorch's waiting threads would spin: slow beside other load
     open_streams()
     try:
         with standard_output():

@@ -131,7 +131,9 @@ class TextProcessor:
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
-            raise InputError(f"input {index} is a pair of texts, but this model reads {self.max_tokens} tokens")
+            raise InputError(
+                f"input {index} has no room in {self.max_tokens} tokens, the limit of this model or max_length"
+            )
         dropped = set()
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
             places = [place for place, owner in enumerate(belongs) if owner == text]

@@ -66,9 +66,10 @@ class FusedClassifier(Ensemble):
         [B, T]. The mask is 1 for real tokens (default: all). Token types default to 0; families without them ignore
         them. Images are [B, channels, height, width].
         """
-        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
-        logits, features, _ = self._run(self.taps, input_ids=input_ids, **others)
-        return self.answer(logits, features)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs["pixel_values"] = pixel_values
+        logits, features, _ = self._run(self.taps, **inputs)
+        return self.answer(logits, features, inputs)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""

@@ -22,13 +22,13 @@ Entropies are clamped to [0, log C], or [0, C · log 2] for multi-label, since r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..bundle.density_file import Density
+from ..bundle.density_file import Density, has_length
 from ..bundle.head_plan import HeadPlan
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
@@ -54,6 +54,7 @@ class FusedOutput:
     energy: Tensor
     member_probabilities: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
     abstain: None = None
     out_of_distribution: None = None
 
@@ -67,6 +68,7 @@ class ScoreOutput:
     score_variance: Tensor
     member_scores: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class LabelOutput:
     energy: Tensor
     member_probabilities: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
 
 
 Output = FusedOutput | ScoreOutput | LabelOutput
@@ -169,8 +172,8 @@ class FeatureDistance(nn.Module):
         for name, array in density.arrays().items():
             self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32."""
+    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32; texts have numbers of tokens [B]."""
         if features.ndim == 4:
             return self(features.flatten(1, 2)).unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
@@ -180,7 +183,15 @@ class FeatureDistance(nn.Module):
         chosen = means.gather(1, closeness.argmax(dim=-1)[..., None].expand(-1, -1, means.shape[-1]))
         squared = (rows - chosen).square().sum(dim=-1)  # the difference squared, not a difference of squares: [K, B]
         location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
+        if lengths is not None and self.density.log_length is not None:
+            location = location + self.get_buffer("location_slope")[:, None] / lengths
+            scale = scale + self.get_buffer("scale_slope")[:, None] / lengths
         return ((squared - location) / scale).mean(dim=0)
+
+    def deviation(self, lengths: Tensor) -> Tensor:
+        """Standardised logarithms [B] of numbers of tokens."""
+        mean, spread = self.get_buffer("log_length")
+        return (lengths.log() - mean) / spread
 
 
 class Ensemble(nn.Module):
@@ -214,7 +225,21 @@ class Ensemble(nn.Module):
         """Names of the vectors that the distance reads; empty until it is fitted."""
         return () if self.distance is None else self.distance.density.taps
 
-    def answer(self, logits: Tensor, features: Tensor) -> Output:
+    def lengths(self, inputs: Mapping[str, Tensor | None]) -> Tensor | None:
+        """Number of tokens [B] of texts that have one distance each, at least 1; ``None`` for others."""
+        if not has_length(self.architecture):
+            return None
+        mask = inputs.get("attention_mask")
+        counts = inputs["input_ids"].new_ones(inputs["input_ids"].shape) if mask is None else mask
+        return counts.sum(dim=1).clamp_min(1).float()
+
+    def answer(self, logits: Tensor, features: Tensor, inputs: Mapping[str, Tensor | None]) -> Output:
         """Apply the task's head to member logits and the vectors of :attr:`taps`."""
-        distance = None if self.distance is None else self.distance(features)
-        return summarize_task(self.architecture, logits, self.label_temperatures or (self.temperature,), distance)
+        temperatures = self.label_temperatures or (self.temperature,)
+        if self.distance is None:
+            return summarize_task(self.architecture, logits, temperatures)
+        lengths = self.lengths(inputs)
+        output = summarize_task(self.architecture, logits, temperatures, self.distance(features, lengths))
+        if lengths is None or self.distance.density.log_length is None:
+            return output
+        return replace(output, length_deviation=self.distance.deviation(lengths))

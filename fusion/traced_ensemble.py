@@ -58,7 +58,7 @@ class TracedClassifier(Ensemble):
 
     def forward(self, **inputs: Tensor) -> Output:
         """Run all members, as :meth:`FusedClassifier.forward` does."""
-        return self.answer(*self.features(self.taps, **inputs))
+        return self.answer(*self.features(self.taps, **inputs), inputs)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""

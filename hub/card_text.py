@@ -15,7 +15,6 @@ from ..bundle.manifest import MANIFEST, BaseModel, Fusion, Manifest
 from ..bundle.reports import Verification
 from ..bundle.store import Bundle, onnx_name
 from ..calib.decisions.decision_lines import calibration_lines, distance_lines
-from ..calib.decisions.temperature import is_bounded
 from ..data.specs import convert
 from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
@@ -106,8 +105,6 @@ def _knowledge(bundle: Bundle, calibration: Calibration, has_distance: bool) -> 
     has = {*TASKS[task].outputs, "confidence" if TASKS[task].one_class else "", "distance" if has_distance else ""}
     scores = "; ".join(f"`{name}` ({words})" for name, words in MEANINGS.items() if name in has)
     fitted = "calibrated" if calibration.fitted else "not calibrated: read them as an order, not as rates"
-    if calibration.fitted and not all(map(is_bounded, calibration.temperatures)):
-        fitted = "not reliable: the calibration data left a temperature at the end of its range"
     lines = [LIMITS[task].format(len(bundle.labels)), f"Scores of every input: {scores}."]
     lines += [f"Its probabilities are {fitted}."] if task != "score" else []
     if bundle.members == 1:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..bundle.graphs import check_all_graphs, graph_tensors
 from ..bundle.hub_download import GRAPHS
-from ..bundle.manifest import FOLDER
+from ..bundle.manifest import FOLDER, MANIFEST
 from ..bundle.signature import whole_bundle
-from ..bundle.store import PROCESSOR, Bundle, onnx_name
+from ..bundle.store import PROCESSOR, WEIGHTS, Bundle, onnx_name
 from ..bundle.strict_json import to_json_bytes
 from ..errors import BundleError, require
 from .card import model_card
@@ -22,14 +22,18 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 Files = dict[str, bytes | Path]  # name in the repository → content, or the file that has it
 
 
-def repository_files(bundle: Bundle, repository: str | None) -> Files:
-    """All files of a bundle's repository ``USER/NAME``, every file of the bundle checked."""
+def repository_files(bundle: Bundle, repository: str | None, serving: bool = False) -> Files:
+    """All files of a bundle's repository ``USER/NAME``, every file checked; ``serving`` omits those to train with."""
     check_all_graphs(bundle)
     own = whole_bundle(bundle)
     graphs = {kind: own[onnx_name(kind)] for kind in NAMES if onnx_name(kind) in own}
     if not graphs:
         raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
     files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
+    if serving:
+        listed = {name: entry for name, entry in bundle.manifest["files"].items() if not _is_for_training(name)}
+        files = {f"{FOLDER}/{name}": own[name] for name in listed}
+        files[f"{FOLDER}/{MANIFEST}"] = to_json_bytes({**bundle.manifest, "files": listed})
     external: list[str] = []
     for kind, path in graphs.items():
         _check_logits(path, kind)
@@ -46,6 +50,10 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
     files["config.json"] = to_json_bytes(plain_config(bundle, next(iter(graphs)), external))
     files["README.md"] = model_card(bundle, repository).encode()
     return files
+
+
+def _is_for_training(name: str) -> bool:
+    return name == WEIGHTS or name.startswith("reports/")
 
 
 def _check_logits(graph: Path, precision: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calib.decisions.temperature import averaged_nll, best_temperature
+from ..calib.decisions.temperature import averaged_nll, fit_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
 from ..data.label_encoding import are_tags, labelled
@@ -39,7 +39,6 @@ class Trained:
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
-    seconds: float
 
     @property
     def best(self) -> Epoch:
@@ -54,6 +53,8 @@ def open_accelerator(how: Jointly) -> Any:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
     except ValueError as error:
         raise InputError(f"cannot use device {how.device!r}: {error}; start a new process for it") from error
+    if how.device == "gpu" and accelerator.device.type == "cpu":
+        raise InputError("device is 'gpu', but PyTorch finds none here; use a CUDA build of PyTorch, or device cpu")
     if accelerator.num_processes > 1:
         raise InputError(f"tuning was launched in {accelerator.num_processes} processes; expected one: use no launcher")
     if how.mixed_precision == "bf16":
@@ -89,7 +90,7 @@ def train(
     accelerator.free_memory()  # it keeps references to every prepared module and optimizer
     best = point.best
     weights = None if best is None else {name: best.get(name, own.detach()) for name, own in module.named_parameters()}
-    return Trained(weights, tuple(point.history), point.seconds)
+    return Trained(weights, tuple(point.history))
 
 
 @dataclass
@@ -227,7 +228,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         return _regression(outputs, labels, module.architecture.score_activation)
     if outputs.shape[-1] == 1:
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=-1)  # not relevant, relevant
-    temperature = best_temperature(outputs, labels)
+    temperature = fit_temperature(outputs, labels)
     probabilities = summarise(outputs, temperature)["probabilities"]
     nll, ece = averaged_nll(outputs, labels, temperature), expected_calibration_error(probabilities, labels)
     return {"nll": nll, "accuracy": accuracy(probabilities, labels), "ece": ece, "temperature": temperature}
@@ -236,7 +237,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the NLL of an example's labels [N, C], the share without an error, and ECE, from logits [N, M, C]."""
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
-    temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
+    temperature = fit_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
     nll, ece = (float(of(probabilities, labels).mean()) for of in (joint_losses, label_errors))
     right = ((probabilities > 0.5) == labels).all(axis=1)

@@ -13,7 +13,7 @@ import numpy as np
 from ..bundle.architecture import check_parts
 from ..errors import InputError, check_seed, cut
 
-Device = Literal["auto", "cpu"]
+Device = Literal["auto", "cpu", "gpu"]
 MixedPrecision = Literal["no", "bf16"]
 
 
@@ -31,7 +31,7 @@ class Jointly:
             above the fork.
         freeze: number of layers, from the input, left untuned (default: those below the fork). For one model, or
             members that keep the same heads and have no fork. 0 tunes all.
-        device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
+        device: device to tune on; auto is a GPU if PyTorch finds one.
         mixed_precision: bf16 computes matrix products in bfloat16. Faster on GPUs of compute capability 8.0 or more
             and CPUs with AMX or AVX512-BF16. Weights, updates, the trunk and evaluation stay in float32.
         state: folder for progress; an interrupted tuning resumes from it, with the same result. Deleted once the result
@@ -175,7 +175,7 @@ class TuneReport:
         graphs: graphs of the bundle that were exported again.
         dropped: files of the untuned bundle that the tuned one lacks → the command that makes each again.
         frozen: number of unchanged layers, counted from the input.
-        seconds: duration of tuning, without interruptions.
+        seconds: duration of the call.
         rmse_before, rmse_after: RMSE of regression scores; ``None`` for other tasks.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ def tuned(
     progress: Progress,
 ) -> TuneReport:
     """Tune a bundle; see :func:`hydrant.tune`."""
+    begun = time.monotonic()
     bundle.architecture()  # raises unless the family is declared
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
@@ -73,7 +75,8 @@ def tuned(
             dropped = copy_bundle(bundle, target, replaces)
     checkpoint.remove()
     place = target if output is not None else bundle.path
-    return _report(job, done, place, graphs, dropped, held_out=validation is None)
+    seconds = time.monotonic() - begun
+    return _report(job, done, place, graphs, dropped, validation is None, seconds)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
@@ -181,7 +184,13 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
 
 
 def _report(
-    job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
+    job: Job,
+    done: Outcome,
+    path: Path,
+    graphs: Graphs | None,
+    dropped: Mapping[str, str],
+    held_out: bool,
+    seconds: float,
 ) -> TuneReport:
     names = ("nll", "accuracy", "ece", "rmse")
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
@@ -189,7 +198,7 @@ def _report(
     return TuneReport(
         bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
         validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
-        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=done.seconds,
+        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...bundle.store import Bundle
 from ...errors import BackendError, cut, require
-from ...tasks import DISTANCE, TASKS
+from ...tasks import DISTANCE, LENGTH_DEVIATION, TASKS
 from .protocol import Backend, Batch
 
 
@@ -25,7 +25,9 @@ class TorchModule(Backend):
         self._ensemble = ensemble
         self._device = next(ensemble.parameters()).device if isinstance(ensemble, self._torch.nn.Module) else "cpu"
         task = TASKS[ensemble.architecture.task]
-        self._output_names = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
+        further = [] if ensemble.distance is None else [DISTANCE]
+        further += [LENGTH_DEVIATION] if further and ensemble.distance.density.log_length is not None else []
+        self._output_names = (*task.outputs, task.member_output, *further)
         self._process = os.getpid()
         super().__init__(self.name, self.precision, (*self._output_names, "member_logits"))
 
@@ -50,8 +52,12 @@ class TorchModule(Backend):
         del self._ensemble
 
 
+LENGTHS = "lengths"
+"""Number of tokens [B] of texts that have one distance each."""
+
+
 class TorchFeatures(TorchModule):
-    """A fused module that returns ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps."""
+    """A fused module that returns ``member_logits`` [B, M, C], the ``features`` [B, K, d] of taps, and ``LENGTHS``."""
 
     def __init__(self, ensemble: Any, taps: Sequence[str]) -> None:
         super().__init__(ensemble)
@@ -59,9 +65,12 @@ class TorchFeatures(TorchModule):
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
-            logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
+            tensors = self._tensors(inputs)
+            logits, features = self._ensemble.features(self._taps, **tensors)
+            lengths = self._ensemble.lengths(tensors) if self._taps else None
         tensors = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
-        return {name: _array(tensor.transpose(0, 1)) for name, tensor in tensors.items()}
+        arrays = {name: _array(tensor.transpose(0, 1)) for name, tensor in tensors.items()}
+        return arrays if lengths is None else {**arrays, LENGTHS: _array(lengths)}
 
 
 class TorchSingle(TorchModule):

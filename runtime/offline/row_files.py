@@ -82,11 +82,11 @@ class Parquet(Table):
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         super().__init__(handle, example)
-        self._arrow = require("pyarrow", "fuse", PURPOSE)
+        self._arrow = require("pyarrow", "parquet", PURPOSE)
         names = {name: _arrow_type(self._arrow, name, value) for name, value in example.items()}
         self._schema = self._arrow.schema(list(names.items()))
         self._texts = {name for name, kind in names.items() if kind == self._arrow.string()}
-        self._writer = require("pyarrow.parquet", "fuse", PURPOSE).ParquetWriter(handle, self._schema)
+        self._writer = require("pyarrow.parquet", "parquet", PURPOSE).ParquetWriter(handle, self._schema)
         self._rows: list[Answer] = []
 
     def write(self, rows: Iterable[Answer]) -> None:
@@ -112,7 +112,7 @@ class Parquet(Table):
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
         """See :class:`Table`."""
-        parquet = require("pyarrow.parquet", "fuse", PURPOSE)
+        parquet = require("pyarrow.parquet", "parquet", PURPOSE)
         schema = parquet.read_schema(parts[0])
         with parquet.ParquetWriter(handle, schema) as writer:
             for part in parts:

@@ -129,7 +129,7 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
 
 def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np.ndarray]:
     """The fields of a prediction declared by :func:`answer_specs`, except the spans."""
-    arrays = {name: array for name, array in prediction.to_dict().items() if name != "error"}
+    arrays = {name: array for name, array in prediction.arrays.items() if name != "error"}
     if prediction.label is not None:
         names = np.array([*(label.encode() for label in labels), b""], object)  # −1 is padding
         arrays |= {"label": names[prediction.label], "label_index": prediction.label}
