@@ -103,6 +103,7 @@ def _exported(
     member: nn.Module, architecture: Traced, longest: int, opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """Export one member with torch's exporter, for inputs up to ``longest``; weights are apart."""
+    from onnxscript.optimizer import fold_constants
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
@@ -118,6 +119,7 @@ def _exported(
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
+            fold_constants(written.model, should_fold=lambda _: False)  # by shapes alone: sequences become Split
             replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
             parts = _apart(written.model)
