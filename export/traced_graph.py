@@ -119,8 +119,7 @@ def _exported(
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
-            if any(node.op_type == "SplitToSequence" for node in written.model.graph):
-                fold_constants(written.model, should_fold=lambda _: False)  # turns sequences into Split
+            fold_constants(written.model, should_fold=lambda _: False)  # by shapes and types: sequences become Split
             replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
             parts = _apart(written.model)
@@ -299,6 +298,9 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
         optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
         rewriter.rewrite(inner, rewriter.RewriteRuleSet(_layer_norms(), commute=True))
         _divide_queries(inner.graph)
+        for value in inner.graph.initializers.values():
+            if isinstance(value.const_value, ir.Tensor):  # a folded one may be a transposed view
+                value.const_value = _contiguous(value.const_value)
         common.DeduplicateHashedInitializersPass()(inner)
         ir.passes.Sequential(*passes)(inner)
     return inner
