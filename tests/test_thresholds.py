@@ -106,10 +106,9 @@ def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None
 
 
 def test_notes_on_a_temperature_that_one_example_or_training_data_made() -> None:
-    margins = np.random.default_rng(0).normal(3, 0.5, 40)
-    for worst, word in ((-20, "worse"), (3, "swapped")):
-        margins[0] = worst
-        sample = Sample(np.stack([0 * margins, margins], axis=1)[:, None], np.ones(40, np.int64))
+    for count, first, word in ((40, -20, "worse"), (400, 3, "swapped")):
+        margins = np.append(first, np.random.default_rng(0).normal(3, 0.5, count - 1))
+        sample = Sample(np.stack([0 * margins, margins], axis=1)[:, None], np.ones(count, np.int64))
         request = Request(Targets(), ["a", "b"], {"data": "x.csv"})
         (note,) = FITS["classification"].notes(sample, request, fit_classes(sample, None, request))
         assert word in note
