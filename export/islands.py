@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from ..errors import InputError
 from ..metrics.gates import Gate
 from ..progress import Progress, no_progress
 from .fused_blocks import Blocks
+from .graph_probes import largest_magnitudes
 from .lowering import PROJECTION, Form, first_sum, lower
-from .onnx_file import open_graph
 
 RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: larger sums lose small activations
 SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for the softmax
@@ -93,13 +92,4 @@ def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict
         names += [f"{own}.mlp.gated"] if blocks.architecture.gated_mlp else []
     model = lower(blocks, 1.0, {}, Form("grouped"))
     names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
-    for name in names:
-        model.graph.node.append(helper.make_node("Abs", [name], [f"magnitude.{name}"]))
-        model.graph.node.append(helper.make_node("ReduceMax", [f"magnitude.{name}"], [f"largest.{name}"], keepdims=0))
-        model.graph.output.append(helper.make_tensor_value_info(f"largest.{name}", TensorProto.FLOAT, []))
-    session = open_graph(model, "measure activations for an FP16 graph")
-    outputs = [f"largest.{name}" for name in names]
-    largest = np.zeros(len(names))
-    for batch in batches:
-        largest = np.maximum(largest, [float(value) for value in session.run(outputs, dict(batch))])
-    return dict(zip(names, largest.tolist(), strict=True))
+    return largest_magnitudes(model, names, batches)

@@ -167,9 +167,9 @@ def test_a_failing_gate_writes_nothing(
 ) -> None:
     bundle = Bundle.open(shutil.copytree(bundle_of("beit")[0].path, tmp_path / "out"))
     before = set(bundle.path.iterdir())
-    for precision, module in (("fp16", "traced_islands"), ("int8", "quantize")):
+    for precision in ("fp16", "int8"):
         strict = {precision: replace(gates.TOLERANCES["int8"], probability=1e-12)}
-        monkeypatch.setattr(f"hydrant.export.{module}.TOLERANCES", strict)
+        monkeypatch.setattr(f"hydrant.export.float_search.TOLERANCES", strict)
         with pytest.raises(GateError, match=f"{precision.upper()} fails .*probability"):
             export(bundle, precision, data=bundle_of("beit")[1])  # type: ignore[arg-type]
     assert set(bundle.path.iterdir()) == before
@@ -180,7 +180,7 @@ def test_layers_that_stay_float32_are_named(
     bundle_of: Callable[[str], tuple[Bundle, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members share the parts of their layers, and the share counts what remains in INT8."""
-    monkeypatch.setattr("hydrant.export.quantize.FLOAT_SHARES", (0.5,))
+    monkeypatch.setattr("hydrant.export.float_search.FLOAT_SHARES", (0.5,))
     bundle, data = bundle_of("qwen3")
     quantised = export(bundle, "int8", data=data).quantised
     assert quantised is not None
