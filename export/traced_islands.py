@@ -79,7 +79,9 @@ def half_graph(
         return finished(to_half(network, precision, {*islands(left), *head}))
 
     def ranked() -> list[str]:
-        return most_sensitive(emulated(lowered(()), precision, modules, parts, network.graph.initializer), parts, batches, progress)
+        return most_sensitive(
+            emulated(lowered(()), precision, modules, parts, network.graph.initializer), parts, batches, progress
+        )
 
     judge = judge_against(finished(network), batches, precision)
     try:
@@ -201,37 +203,38 @@ def emulated(
 
     With ``parts``, values and float32 ``weights`` of these ``modules`` are rounded where their part's switch is on.
     """
-    kind, stored = KINDS[precision].value, {tensor.name: tensor for tensor in weights}
+    kind = KINDS[precision].value
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     nodes = list(copy.graph.node)
     del copy.graph.node[:], copy.graph.value_info[:]
-    if parts:
-        copy.graph.node.extend(switches(copy.graph, parts))
-
-    def rounded(name: str) -> None:
-        part = modules.get(name.removesuffix(HALF))
-        last = f"{name}.rounded" if part in parts else name
-        copy.graph.node.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=kind))
-        copy.graph.node.append(helper.make_node("Cast", [f"{name}.bits"], [last], to=TensorProto.FLOAT))
-        if part in parts:
-            copy.graph.node.append(choice(part, last, f"{name}.raw", name))
-
-    for tensor in copy.graph.initializer:
-        name = tensor.name
-        if name.removesuffix(HALF) in stored and tensor.data_type == kind:
-            tensor.CopyFrom(stored[name.removesuffix(HALF)])
-            tensor.name = f"{name}.raw"
-            rounded(name)
-        elif tensor.data_type == kind:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), name))
+    switched = switches(copy.graph, parts) if parts else []
+    rounded = _widened(copy.graph, kind, {tensor.name: tensor for tensor in weights})
     for node in nodes:
         for setting in node.attribute if node.op_type == "Cast" else ():
             if setting.name == "to" and setting.i == kind:
                 setting.i = TensorProto.FLOAT
-        names = [name for name in node.output if name.endswith(HALF)]
-        node.output[:] = [f"{name}.raw" if name in names else name for name in node.output]
-        copy.graph.node.append(node)
-        for name in names:
-            rounded(name)
+        rounded += [name for name in node.output if name.endswith(HALF)]
+        node.output[:] = [f"{name}.raw" if name.endswith(HALF) else name for name in node.output]
+    for name in rounded:
+        part = modules.get(name.removesuffix(HALF))
+        last = f"{name}.rounded" if part in parts else name
+        switched.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=kind))
+        switched.append(helper.make_node("Cast", [f"{name}.bits"], [last], to=TensorProto.FLOAT))
+        switched += [choice(part, last, f"{name}.raw", name)] if part in parts else []
+    copy.graph.node.extend([*nodes, *switched])  # ONNX Runtime sorts them
     return copy
+
+
+def _widened(graph: onnx.GraphProto, kind: int, weights: Mapping[str, onnx.TensorProto]) -> list[str]:
+    """Store rounded tensors in float32, those of ``weights`` before rounding; return the names of the latter."""
+    names = []
+    for tensor in [tensor for tensor in graph.initializer if tensor.data_type == kind]:
+        name, original = tensor.name, weights.get(tensor.name.removesuffix(HALF))
+        if original is None:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), name))
+        else:
+            names.append(name)
+            tensor.CopyFrom(original)
+            tensor.name = f"{name}.raw"
+    return names

@@ -44,9 +44,9 @@ FLOORS: list[dict[str, str]] = [
         "build": "attention_patterns builder_options compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph tokenizer_onnx
-            graph_form dead_rows masked_writes half_precision traced_graph traced_islands traced_products exporter
-            graph_export __init__ random_model
+            lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph
+            tokenizer_onnx graph_form dead_rows masked_writes half_precision traced_graph traced_islands traced_products
+            exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
     },
