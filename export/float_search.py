@@ -33,28 +33,34 @@ def judge_against(model: onnx.ModelProto, batches: Sequence[Batch], precision: s
 
 
 def fewest_float_parts(
+    precision: str,
     parts: Sequence[str],
     lowered: Callable[[Collection[str]], onnx.ModelProto],
     judge: Judge,
-    ranked: Callable[[], list[str]],
+    both: Callable[[], onnx.ModelProto],
+    batches: Sequence[Batch],
     progress: Progress,
 ) -> tuple[onnx.ModelProto, list[str], list[Gate]]:
     """The graph with as few parts in float32 as the gates allow, these parts, and the gates.
 
-    ``lowered`` makes a graph with the given parts in float32; ``ranked`` sorts all parts, most sensitive first.
+    ``lowered`` makes the graph with the given parts in float32, ``both`` one with switches, which ranks the parts on
+    ``batches``.
 
     Raises:
         GateError: half of the parts in float32 are too few.
     """
     order: list[str] = []
     counts = sorted({math.ceil(share * len(parts)) for share in FLOAT_SHARES})
-    for count in progress(counts, len(counts), "checking the gates"):
-        order = ranked() if count and not order else order  # measured only if needed
+    for count in progress(counts, len(counts), f"checking {precision.upper()}"):
+        if count and not order:  # measured only if needed
+            order = most_sensitive(both(), parts, batches, progress)
         model = lowered(order[:count])
         gates = judge(model)
         if all(gate.passed for gate in gates):
             return model, order[:count], gates
-    raise GateError("; ".join(gate.told for gate in gates if not gate.passed))
+    failed = "; ".join(gate.told for gate in gates if not gate.passed)
+    problem = f"{precision.upper()} fails even with half of the model's parts in float32: {failed}"
+    raise GateError(f"{problem}; pass inputs like yours as data (--data), or export FP32")
 
 
 def most_sensitive(
@@ -62,39 +68,29 @@ def most_sensitive(
 ) -> list[str]:
     """Parts by the mean square of Δ probability (or Δ score) with that part alone in lower precision, largest first.
 
-    ``both`` has switches (:func:`switches`). Errors are measured on those ``RANKING`` batches that all parts disturb
-    most; undefined answers count as infinite errors.
+    Measured on the ``RANKING`` batches that all parts together disturb most; undefined answers are infinite errors.
     """
+    both.graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
     session, answer = open_graph(both, "rank parts"), both.graph.output[0].name
+    alone, every = np.eye(len(parts), dtype=bool), np.ones(len(parts), bool)
 
-    def answers(batch: Batch, on: np.ndarray) -> np.ndarray:
-        return _outputs(session, [{**batch, SWITCHES: on}])[answer]
+    def answers(place: int, on: np.ndarray) -> np.ndarray:
+        return _outputs(session, [{**batches[place], SWITCHES: on}])[answer]
 
     def error(place: int, on: np.ndarray) -> float:
-        squares = (answers(batches[place], on) - exact[place]) ** 2
-        return float(np.nan_to_num(squares.mean(), nan=np.inf))
+        return float(np.nan_to_num(((answers(place, on) - exact[place]) ** 2).mean(), nan=np.inf))
 
-    places, identity = range(len(batches)), np.eye(len(parts), dtype=bool)
-    exact = [answers(batch, ~identity.any(axis=0)) for batch in batches]
-    worst = sorted(places, key=lambda place: -error(place, identity.any(axis=0)))[:RANKING]
-    measured = progress(identity, len(parts), "ranking parts by their error")
-    errors = [sum(error(place, alone) for place in worst) for alone in measured]
+    exact = [answers(place, ~every) for place in range(len(batches))]
+    worst = sorted(range(len(batches)), key=lambda place: -error(place, every))[:RANKING]
+    errors = [sum(error(place, on) for place in worst) for on in progress(alone, len(parts), "ranking parts")]
     return [parts[place] for place in np.argsort(-np.array(errors), kind="stable")]
 
 
-def switches(graph: onnx.GraphProto, parts: Sequence[str]) -> list[onnx.NodeProto]:
-    """Add the input ``SWITCHES``; return operators that read the switch of each part."""
-    graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
-    nodes = []
-    for place, part in enumerate(parts):
-        nodes.append(constant(f"place.{part}", place))
-        nodes.append(helper.make_node("Gather", [SWITCHES, f"place.{part}"], [f"switch.{part}"]))
-    return nodes
-
-
-def choice(part: str, lower: str, full: str, name: str) -> onnx.NodeProto:
-    """The value ``lower`` if the part's switch is on, else ``full``."""
-    return helper.make_node("Where", [f"switch.{part}", lower, full], [name])
+def choice(part: int, lower: str, full: str, name: str) -> list[onnx.NodeProto]:
+    """Operators for the value ``lower`` if the switch of a part, by its place, is on, else ``full``."""
+    place, switch = constant(f"{name}.place", part), f"{name}.switch"
+    gather = helper.make_node("Gather", [SWITCHES, *place.output], [switch])
+    return [place, gather, helper.make_node("Where", [switch, lower, full], [name])]
 
 
 def tags_tokens(model: onnx.ModelProto) -> bool:

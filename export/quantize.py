@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..errors import GateError, InputError
+from ..errors import InputError
 from ..metrics.gates import Gate
 from ..progress import Progress, no_progress
-from .float_search import choice, fewest_float_parts, judge_against, most_sensitive, switches
+from .float_search import choice, fewest_float_parts, judge_against
 from .graph_probes import Batch, constant, run_probes
 
 ALPHA = 0.8  # share of the range moved to the weights; best of 0.5 to 0.9 on a real checkpoint
@@ -74,9 +74,13 @@ def calibrate(model: onnx.ModelProto, linear: Sequence[onnx.NodeProto], batches:
 
 
 def quantise(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str]
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    seen: Seen,
+    leave: Collection[str],
+    places: Mapping[str, int] = {},
 ) -> onnx.ModelProto:
-    """Model with its products in INT8, except those named in ``leave``."""
+    """Model with its products in INT8, except parts named in ``leave``; with ``places`` of parts, each has a switch."""
     chosen = [node for node in nodes if part_of(node) not in leave]
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -85,20 +89,24 @@ def quantise(
     weights = {node.input[1]: numpy_helper.to_array(stored[node.input[1]]) for node in chosen}
     factors = smoothing(chosen, weights, seen)
     readers = Counter(name for node in graph.node for name in node.input)
-    alone = {name: readers[name] == sum(node.input[1] == name for node in chosen) for name in weights}
+    alone = {name: readers[name] == sum(node.input[1] == name for node in chosen) for name in weights if not places}
     nodes_int8: list[onnx.NodeProto] = []
     ready: set[str] = set()
     for node in list(graph.node):
         if node.name in names:
-            x, weight = node.input
+            (x, weight), place = node.input, places.get(part_of(node))
             if x not in ready:
                 nodes_int8 += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
             if weight not in ready:
-                tensor = stored[weight] if alone[weight] else graph.initializer.add()
+                tensor = stored[weight] if alone.get(weight) else graph.initializer.add()
                 nodes_int8.append(_quantised_weight(graph, tensor, weight, weights[weight] * factors[x][:, None]))
                 ready.add(weight)
-            node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
+            for operand, name in enumerate((x, weight)):
+                node.input[operand] = f"{name}.int8"
+                if place is not None:
+                    node.input[operand] = f"{node.name}.operand.{operand}"
+                    nodes_int8 += choice(place, f"{name}.int8", name, node.input[operand])
         nodes_int8.append(node)
     del graph.node[:]
     graph.node.extend(nodes_int8)
@@ -194,44 +202,16 @@ def search(
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node) for node in nodes))
 
-    def ranked() -> list[str]:
-        return most_sensitive(_with_switches(model, nodes, seen, parts), parts, calibrating, progress)
-
     def lowered(left: Collection[str]) -> onnx.ModelProto:
         return quantise(model, nodes, seen, left)
 
+    def both() -> onnx.ModelProto:
+        return quantise(model, nodes, seen, (), {part: place for place, part in enumerate(parts)})
+
     judge = judge_against(model, checking, "int8")
-    try:
-        quantised, left, judged = fewest_float_parts(parts, lowered, judge, ranked, progress)
-    except GateError as error:
-        problem = f"INT8 fails even with half of the layers' parts in float32: {error}"
-        raise GateError(f"{problem}; export FP32 or BF16") from None
+    quantised, left, judged = fewest_float_parts("int8", parts, lowered, judge, both, calibrating, progress)
     work = int8_share(model, [node.name for node in nodes if part_of(node) not in left], checking[0])
     return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
-
-
-def _with_switches(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, parts: Sequence[str]
-) -> onnx.ModelProto:
-    """The INT8 graph, whose products take their float32 operands where their part's switch is off."""
-    both, linear = quantise(model, nodes, seen, ()), {node.name: node for node in nodes}
-    weights = {node.input[1] for node in nodes}
-    for tensor in [tensor for tensor in model.graph.initializer if tensor.name in weights]:
-        full = both.graph.initializer.add()
-        full.CopyFrom(tensor)
-        full.name = f"{tensor.name}.full"
-    steps = list(both.graph.node)
-    del both.graph.node[:]
-    both.graph.node.extend(switches(both.graph, parts))
-    for step in steps:
-        if step.name in linear:
-            x, weight = linear[step.name].input
-            for place, full_form in enumerate((x, f"{weight}.full")):
-                chosen = f"{step.name}.operand.{place}"
-                both.graph.node.append(choice(part_of(linear[step.name]), step.input[place], full_form, chosen))
-                step.input[place] = chosen
-        both.graph.node.append(step)
-    return both
 
 
 def int8_share(model: onnx.ModelProto, chosen: Collection[str], batch: Batch) -> float:

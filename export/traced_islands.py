@@ -10,9 +10,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from ..errors import GateError
 from ..progress import Progress
-from .float_search import choice, fewest_float_parts, judge_against, most_sensitive, switches
+from .float_search import choice, fewest_float_parts, judge_against
 from .graph_probes import Batch, constant, largest_magnitudes
 from .half_precision import (
     FLOAT_OPERATORS,
@@ -27,17 +26,7 @@ from .half_precision import (
     ranks_of,
     to_half,
 )
-from .islands import (
-    BF16_SUM,
-    HEADROOM,
-    LARGEST,
-    RESIDUAL_LIMIT,
-    SCORE_LIMIT,
-    Islands,
-    large_scores,
-    large_sum,
-    large_value,
-)
+from .islands import BF16_SUM, LARGEST, Islands, too_large
 from .onnx_file import open_graph
 from .quantize import module_of
 
@@ -78,19 +67,14 @@ def half_graph(
     def lowered(left: Collection[str]) -> onnx.ModelProto:
         return finished(to_half(network, precision, {*islands(left), *head}))
 
-    def ranked() -> list[str]:
-        return most_sensitive(
-            emulated(lowered(()), precision, modules, parts, network.graph.initializer), parts, batches, progress
-        )
+    def both() -> onnx.ModelProto:
+        places = {f"{name}{HALF}": parts.index(module) for name, module in modules.items() if module in parts}
+        return emulated(lowered(()), precision, places, network.graph.initializer)
 
-    judge = judge_against(finished(network), batches, precision)
-    try:
-        model, left, gates = fewest_float_parts(
-            parts, lowered, lambda model: judge(emulated(model, precision)), ranked, progress
-        )
-    except GateError as error:
-        problem = f"{precision.upper()} fails even with half of the modules in float32: {error}"
-        raise GateError(f"{problem}; pass inputs like yours as data (--data), or export FP32") from None
+    measured = judge_against(finished(network), batches, precision)
+    model, left, gates = fewest_float_parts(
+        precision, parts, lowered, lambda model: measured(emulated(model, precision)), both, batches, progress
+    )
     if precision == "fp16":
         open_graph(model, "run an FP16 graph")
     chosen = islands(left)
@@ -101,11 +85,11 @@ def modules_of(graph: ir.Graph) -> dict[str, str]:
     """Module of each computed value: the last one whose weights it depends on."""
     modules, order = dict[str, str](), {"inputs": 0}
     for node in graph:
-        weights = {named(value): module for value in node.inputs if (module := module_of(named(value)))}
+        own = [module for value in node.inputs if (module := module_of(named(value)))]
         before = [modules[named(value)] for value in node.inputs if named(value) in modules]
-        module = next(iter(weights.values()), None) or max(before, key=order.__getitem__, default="inputs")
+        module = own[0] if own else max(before, key=order.__getitem__, default="inputs")
         order.setdefault(module, len(order))
-        modules |= weights | {named(value): module for value in node.outputs}
+        modules |= {named(value): module for value in node.outputs}
     return modules
 
 
@@ -125,8 +109,8 @@ def _rows(scores: str) -> str:
 
 def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> dict[str, str]:
     """Values near FP16's limits, with the reasons."""
-    limit, reasons = LARGEST / HEADROOM, dict[str, str]()
-    beyond = {name for name, size in largest.items() if size > limit}
+    reasons = dict[str, str]()
+    beyond = {name for name, size in largest.items() if too_large("value", size)}
     for value in graph.initializers.values():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
             sizes = np.abs(value.const_value.numpy())
@@ -138,13 +122,13 @@ def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> 
         first = named(node.inputs[0]) if node.inputs else ""
         read = [named(value) for value in node.inputs if named(value) in beyond]
         if name in beyond:
-            reasons[name] = large_value(largest[name])
+            reasons[name] = too_large("value", largest[name])
         elif read:
             reasons[name] = f"reads {read[0]}, beyond FP16's range"
-        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and largest[name] > RESIDUAL_LIMIT:
-            reasons[name] = large_sum(largest[name])
-        elif node.op_type == "Softmax" and (most := largest.get(_rows(first), 0.0)) > SCORE_LIMIT:
-            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], large_scores(most))
+        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and (why := too_large("sum", largest[name])):
+            reasons[name] = why
+        elif node.op_type == "Softmax" and (why := too_large("scores", largest.get(_rows(first), 0.0))):
+            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], why)
     return reasons
 
 
@@ -195,46 +179,33 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
 def emulated(
     model: onnx.ModelProto,
     precision: str,
-    modules: Mapping[str, str] = {},
-    parts: Sequence[str] = (),
+    places: Mapping[str, int] = {},
     weights: Iterable[onnx.TensorProto] = (),
 ) -> onnx.ModelProto:
     """A half-precision graph in float32 with the same rounding: ONNX Runtime's CPU computes some kernels in float32.
 
-    With ``parts``, values and float32 ``weights`` of these ``modules`` are rounded where their part's switch is on.
+    With ``places``, of parts by value, each part has a switch; ``weights`` replace rounded ones.
     """
-    kind = KINDS[precision].value
+    kind, exact = KINDS[precision].value, {f"{tensor.name}{HALF}": tensor for tensor in weights}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        if tensor.data_type == kind:
+            array = numpy_helper.to_array(exact.get(tensor.name, tensor)).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     nodes = list(copy.graph.node)
     del copy.graph.node[:], copy.graph.value_info[:]
-    switched = switches(copy.graph, parts) if parts else []
-    rounded = _widened(copy.graph, kind, {tensor.name: tensor for tensor in weights})
     for node in nodes:
         for setting in node.attribute if node.op_type == "Cast" else ():
             if setting.name == "to" and setting.i == kind:
                 setting.i = TensorProto.FLOAT
-        rounded += [name for name in node.output if name.endswith(HALF)]
-        node.output[:] = [f"{name}.raw" if name.endswith(HALF) else name for name in node.output]
-    for name in rounded:
-        part = modules.get(name.removesuffix(HALF))
-        last = f"{name}.rounded" if part in parts else name
-        switched.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=kind))
-        switched.append(helper.make_node("Cast", [f"{name}.bits"], [last], to=TensorProto.FLOAT))
-        switched += [choice(part, last, f"{name}.raw", name)] if part in parts else []
-    copy.graph.node.extend([*nodes, *switched])  # ONNX Runtime sorts them
+        rounded = [name for name in node.output if name.endswith(HALF)]
+        node.output[:] = [f"{name}.raw" if name in rounded else name for name in node.output]
+        copy.graph.node.append(node)
+        for name in rounded:
+            last = f"{name}.rounded" if name in places else name
+            copy.graph.node.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=kind))
+            copy.graph.node.append(helper.make_node("Cast", [f"{name}.bits"], [last], to=TensorProto.FLOAT))
+            if name in places:
+                copy.graph.node.extend(choice(places[name], last, f"{name}.raw", name))
     return copy
-
-
-def _widened(graph: onnx.GraphProto, kind: int, weights: Mapping[str, onnx.TensorProto]) -> list[str]:
-    """Store rounded tensors in float32, those of ``weights`` before rounding; return the names of the latter."""
-    names = []
-    for tensor in [tensor for tensor in graph.initializer if tensor.data_type == kind]:
-        name, original = tensor.name, weights.get(tensor.name.removesuffix(HALF))
-        if original is None:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), name))
-        else:
-            names.append(name)
-            tensor.CopyFrom(original)
-            tensor.name = f"{name}.raw"
-    return names
