@@ -17,7 +17,7 @@ INSTALL = $(PIP_INSTALL) --no-build-isolation --no-deps --force-reinstall .
 unexport PYTHONDONTWRITEBYTECODE
 
 # These tests use every dependency, and fuse and export every family.
-OLDEST = $(patsubst %,tests/test_%.py,build data graph grpc parity processing runtime) \
+OLDEST = $(patsubst %,tests/test_%.py,build data grpc parity processing runtime) \
 	tests/test_adapter.py::test_ranks_and_scales_are_those_of_peft \
 	tests/test_evaluate.py::test_report_files_and_html \
 	tests/test_lora.py::test_members_are_those_of_peft \

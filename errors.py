@@ -54,15 +54,14 @@ def of_library(error: BaseException) -> bool:
 
 
 EXTRAS = {
-    **dict.fromkeys(
-        ("datasets", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"
-    ),
+    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",
     **dict.fromkeys(("aiohttp", "fsspec"), "data"),
     "huggingface_hub": "hub",
     **dict.fromkeys(("accelerate", "peft"), "tune"),
     **dict.fromkeys(("jinja2", "matplotlib", "sklearn", "scipy"), "report"),
     "polygraphy": "verify",
+    "pyarrow": "parquet",
     "openvino": "openvino",
     "ray": "ray",
 }
@@ -76,9 +75,10 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     return MissingExtraError(f"{package} is not installed; install it: pip install 'hydrant-uq[{extra}]'")
 
 
-def require(module: str, extra: str, purpose: str) -> ModuleType:
+def require(module: str, extra: str | None, purpose: str) -> ModuleType:
     """Import ``module``, or raise ``MissingExtraError`` with its extra and ``purpose``, a verb: "read Parquet"."""
-    package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
+    package = module.partition(".")[0]
+    distribution = package if extra is None else f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
     except ImportError as error:

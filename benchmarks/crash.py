@@ -90,8 +90,7 @@ VERBS = {
         ["make", "{model}", *DATA, "--validation", "{other}", "--epochs", "1", "--members", "2", "-o", "{now}/out",
          "--force", "--html", "{now}/report.html"], ["out", "report.html"], True, needs="accelerate"),
     "make --fast": Verb(
-        ["make", "{model}", *DATA, "--validation", "{other}", "--fast", "--members", "2", "-o", "{now}/out", "--force"],
-        needs="accelerate"),
+        ["make", "{model}", *DATA, "--validation", "{other}", "--fast", "-o", "{now}/out", "--force"]),
     "demo": Verb([*DEMO, "--force"], ["demo"], needs="sklearn"),
     "sign": Verb(["sign", "{now}/out", "--key", "{inputs}/key.pem"], needs="model_signing"),
     "triton": Verb(TRITON, ["models"]),

@@ -25,7 +25,8 @@ from hydrant.data.audio import BLOCK, SoundProcessor, SpectrogramProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.raw_inputs import Sound
 from hydrant.errors import InputError
-from hydrant.monitoring.drift_report import Own, drift, rows_of_file
+from hydrant.monitoring.drift_report import drift
+from hydrant.monitoring.prediction_log import Own, checked_rows, logged_rows
 from hydrant.runtime.offline.shard_parts import manifest_of, merge_parts
 from hydrant.runtime.prediction_counts import observed_rows
 from hydrant.serving.datatypes import Tensor
@@ -237,7 +238,7 @@ def _log(place: Path) -> Target:
         file.write_bytes(data)
         for task in ("tokens", "multi_label"):
             with may_refuse(f"read for {task}"):
-                placed = list(rows_of_file(file, Own(task, frozenset(bundle.labels))))
+                placed = list(checked_rows(logged_rows(file), Own(task, frozenset(bundle.labels))))
                 observed_rows([row for row, _ in placed], names, [where for _, where in placed])
         json.dumps(drift(bundle, file, window=100).to_json(), allow_nan=False)
 

@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def fields(predictor: hydrant.Predictor, text: Any) -> Fields:
-    arrays = predictor.predict([text]).to_dict()
+    arrays = predictor.predict([text]).arrays
     if "label" in arrays:
         arrays["label_index"] = arrays["label"]
         arrays["label"] = np.array([predictor.labels[label] for label in arrays["label"]])

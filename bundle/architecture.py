@@ -9,24 +9,22 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from msgspec import Meta
 
-from ..data.specs import Modality, convert
+from ..data.specs import Count, InputSpec, convert
 from ..errors import BundleError, InputError, cut
 from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]  # within float32, powers included
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
-@dataclass(frozen=True)
-class Architecture:
+@dataclass(frozen=True, kw_only=True)
+class Architecture(InputSpec):
     """Shapes and settings of a transformer classifier; docs/reference/bundle.md describes each (``config.json``)."""
 
     family: str
-    modality: Modality
     layers: Size
     heads: Size
     head_width: Size
@@ -41,14 +39,8 @@ class Architecture:
     hidden_dropout: Number = 0.0
     attention_dropout: Number = 0.0
     classifier_dropout: Number = 0.0
-    vocabulary: Count = 0
     positions: Count = 0
-    token_types: Count = 0
     position_padding: Count | None = None
-    padding_token: Count = 0
-    image_height: Count = 0
-    image_width: Count = 0
-    channels: Count = 0
     patch_height: Count = 0
     patch_width: Count = 0
     prefix_tokens: Count = 0
@@ -68,8 +60,6 @@ class Architecture:
     task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
     is_declared: ClassVar[Literal[True]] = True
-    shortest: ClassVar[int] = 0
-    spectrogram: ClassVar[tuple[int, ...]] = ()
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -97,16 +87,6 @@ class Architecture:
     def first_token_only(self) -> bool:
         """True if only the first token is read after the last layer."""
         return self.token_pooling == "first" and not self.every_token
-
-    @property
-    def every_token(self) -> bool:
-        """True if the classifier reads each token by itself."""
-        return self.task == "tokens"
-
-    @property
-    def drops_pooled(self) -> bool:
-        """True if training also applies dropout before the classifier's dense layer."""
-        return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
     def absorbs_keys(self) -> bool:
@@ -194,7 +174,8 @@ class Architecture:
 
 BIASES = ("norms", "output", "mlp", "pooler")  # parts that may lack biases
 # Fields from `token_pooling` on; bundles of hydrant 0.1 lack them, with these defaults.
-ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
+ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-11:]}
+ADDED |= {"task": "classification", "shortest": 0, "spectrogram": ()}
 
 
 def _fits(arch: Architecture) -> dict[str, bool]:
@@ -212,6 +193,7 @@ def _fits(arch: Architecture) -> dict[str, bool]:
             "mean": not tokens,
             "first_and_mean": image and arch.prefix_tokens > 0,
         }[arch.token_pooling],
+        "shortest": not (arch.shortest or arch.spectrogram),
         "bias_free": set(arch.bias_free) <= set(BIASES),
         "rotary": not arch.rotary or (text and even and len(arch.rotary) == arch.layers),
         "windows": not arch.windows or (text and len(arch.windows) == arch.layers),

@@ -1,7 +1,4 @@
-"""``calibration.json``: temperatures, and the thresholds that turn a prediction into a decision.
-
-All values are exact in float32, so that every runtime compares the same numbers (docs/reference/bundle.md).
-"""
+"""``calibration.json``: temperatures and thresholds, exact in float32, so that every runtime decides alike."""
 
 from __future__ import annotations
 
@@ -34,18 +31,11 @@ Some = Annotated[int, Meta(ge=1)]
 Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
 
 Score = Literal[
-    "confidence",
-    "predictive_entropy",
-    "expected_entropy",
-    "mutual_information",
-    "energy",
-    "distance",
-    "score_variance",
+    "confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy", "distance", "score_variance"
 ]
 
 # Side of a threshold that is uncertain, by score.
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
-
 ABSTAIN, OOD = "abstain", "ood"
 
 
@@ -120,10 +110,6 @@ class LabelDecisions:
     target: Numbers = field(default_factory=dict)
     measured: Numbers = field(default_factory=dict)
     n: Count = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return _plain(self)
 
 
 RATES = ("abstain", "out_of_distribution")  # decisions, by field of a prediction
@@ -234,5 +220,4 @@ class Calibration:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(msgspec.json.encode(value))
-    return plain
+    return json.loads(msgspec.json.encode(value))

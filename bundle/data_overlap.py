@@ -16,7 +16,6 @@ from .store import PLAN, Bundle
 log = logging.getLogger(__name__)
 LEAST = 0.05  # share of examples above which an overlap is reported: greetings recur in any data
 SEEN, NEAR = "metrics look better than they are", "distances look smaller than on fresh inputs"
-
 Use = tuple[str, str, Fingerprint]  # verb, name of the data, fingerprint
 
 USES = {

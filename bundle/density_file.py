@@ -8,6 +8,9 @@ the squared Mahalanobis distance to the nearest class (Lee et al. 2018; unit len
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
 and the distance of an input is the mean over its taps of (d − location) / scale.
+
+A mean over few tokens varies more than one over many. In the form with the length, location and scale of a text with n
+tokens (the sum of the attention mask) are therefore lines in 1/n, and its *length deviation* is the standardised log n.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ from .store import DENSITY, WEIGHTS, Bundle
 from .strict_json import check_schema, from_json_bytes
 from .traced import AnyArchitecture
 
-SCHEMA = 1
+SCHEMA, CONSTANT = 2, 1  # with the length of a text, and without
 METADATA = "density"
 FLOAT32 = "F32"
 TENSORS = ("centre", "whitening", "means", "location", "scale")
+LENGTH_TENSORS = ("location_slope", "scale_slope", "log_length")
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
@@ -51,6 +55,9 @@ class Density:
 
     ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
     mean and standard deviation on in-distribution validation data, the latter divided by the tap's weight.
+
+    With the length of a text, ``location`` + ``location_slope`` / n and ``scale`` + ``scale_slope`` / n replace them,
+    and ``log_length`` [2] holds mean and standard deviation of log n; otherwise the three are ``None``.
     """
 
     taps: tuple[str, ...]
@@ -60,20 +67,27 @@ class Density:
     location: np.ndarray
     scale: np.ndarray
     fitted: Mapping[str, Any] = field(default_factory=dict)
+    location_slope: np.ndarray | None = None
+    scale_slope: np.ndarray | None = None
+    log_length: np.ndarray | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The tensors by their names in the file."""
-        return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in TENSORS}
+        names = TENSORS if self.log_length is None else (*TENSORS, *LENGTH_TENSORS)
+        return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """Summary for reports: the taps, a rank below d, and the data of fit and choice."""
         width, rank = self.whitening.shape[1:]
         fitted = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
-        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **fitted}
+        form = {"form": "constant" if self.log_length is None else "length"}
+        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **form, **fitted}
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = msgspec.structs.asdict(Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted)))
+        facts = msgspec.structs.asdict(
+            Facts(CONSTANT if self.log_length is None else SCHEMA, self.taps, weights_sha256, dict(self.fitted))
+        )
         return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
 
     @classmethod
@@ -91,13 +105,14 @@ class Density:
         except (SafetensorError, OSError, ValueError) as error:
             raise BundleError(f"{where} is not a safetensors file ({error})") from error
         decoded = from_json_bytes(stored.encode(errors="surrogatepass"), where)
-        check_schema(decoded, SCHEMA, where)
+        check_schema(decoded, SCHEMA, where, earlier=CONSTANT)
         facts = convert(decoded, Facts, where)
-        if facts.weights_sha256 != bundle.digests().get(WEIGHTS):
+        if facts.weights_sha256 != bundle.digests().get(WEIGHTS, facts.weights_sha256):
             raise BundleError(f"{where} was fitted for other weights than this bundle's")
         try:
-            if set(arrays) != set(TENSORS) or set(kinds) != set(TENSORS):
-                raise ValueError(f"tensors {literal(kinds)}; expected {', '.join(TENSORS)}, each {FLOAT32}")
+            names = TENSORS if facts.schema == CONSTANT else (*TENSORS, *LENGTH_TENSORS)
+            if set(arrays) != set(names) or set(kinds) != set(names):
+                raise ValueError(f"tensors {literal(kinds)}; expected {', '.join(names)}, each {FLOAT32}")
             density = cls(facts.taps, **arrays, fitted=facts.fitted)
             _check(density, bundle)
         except ValueError as error:
@@ -125,12 +140,23 @@ def _check(density: Density, bundle: Bundle) -> None:
     if not 0 < rank <= width or not 0 < rows <= len(bundle.labels):
         raise ValueError(f"whitening to {rank} of {width} numbers, and means of {rows} of {len(bundle.labels)} classes")
     shapes = {"centre": (count, width), "whitening": (count, width, rank), "means": (count, rows, rank)}
+    shapes["log_length"] = (2,)
     for name, array in density.arrays().items():
         shape = shapes.get(name, (count,))
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError(f"{name} is {list(array.shape)}; expected {list(shape)} of finite numbers")
-    if not (density.scale > 0).all():
+    scales = [density.scale]
+    if density.log_length is not None:
+        if not has_length(architecture):
+            raise ValueError("it depends on the length of a text, which this model's inputs lack")
+        scales += [density.scale + density.scale_slope, density.log_length[1:]]
+    if not all((scale > 0).all() for scale in scales):
         raise ValueError("scale has numbers of 0 or below; expected positive ones")
+
+
+def has_length(architecture: AnyArchitecture) -> bool:
+    """Return True for texts with one distance each; images have no length, and each token has its own vector."""
+    return architecture.modality == "text" and not architecture.every_token
 
 
 def check_taps(taps: Sequence[str], architecture: AnyArchitecture, members: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from operator import index
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.specs import Spec, convert
-from ..errors import InputError, PlanError, literal
-from .staging import write_atomically
+from ..errors import PlanError, literal
+from .staging import telling, write_atomically
 from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
@@ -38,10 +38,7 @@ class PlanFile(Spec, frozen=True):
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Kept attention heads of every member, layer by layer.
-
-    Head counts may differ between layers and between members; every member keeps at least one
-    head in every layer.
+    """Kept attention heads of every member, one or more in every layer; their number may differ.
 
     Attributes:
         family: model family of the plan, for example ``"bert"``.
@@ -81,8 +78,7 @@ class HeadPlan:
     @classmethod
     def all_heads(cls, family: str, layers: int, heads: int, members: int = 1) -> HeadPlan:
         """A plan without pruning: every member keeps every head."""
-        everything = tuple(tuple(range(heads)) for _ in range(layers))
-        return cls(family, layers, heads, (everything,) * members, "all")
+        return cls(family, layers, heads, (tuple(tuple(range(heads)) for _ in range(layers)),) * members, "all")
 
     def head_counts(self) -> list[list[int]]:
         """Number of kept heads, ``[members][layers]``."""
@@ -108,7 +104,8 @@ class HeadPlan:
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
             return {"mean": None, "pairs": {}, "per_layer": [], "identical": []}
-        table = [list(map(_jaccard, self.members[i], self.members[j])) for i, j in pairs]
+        layers = [zip(self.members[i], self.members[j], strict=True) for i, j in pairs]
+        table = [[len({*a} & {*b}) / len({*a} | {*b}) for a, b in row] for row in layers]
         means = [sum(row) / self.layers for row in table]
         return {
             "mean": sum(means) / len(means),
@@ -132,21 +129,14 @@ class HeadPlan:
 
     @classmethod
     def from_json(cls, data: Any) -> HeadPlan:
-        """Build the plan from a decoded JSON object.
-
-        Raises:
-            PlanError: a key is missing or has the wrong type, or the plan is inconsistent.
-        """
+        """Build the plan from a decoded JSON object; ``PlanError`` if it is malformed."""
         check_schema(data, SCHEMA, "plan", PlanError)
         file = convert(data, PlanFile, "plan", PlanError)
         members = tuple(member.keep for member in file.members)
         return cls(file.family, file.layers, file.heads, members, file.method, file.provenance)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes.
-
-        Numbers of the provenance that are not finite become null.
-        """
+        """Write the plan to ``path`` as JSON, atomically: equal bytes for equal plans, null for NaN and infinity."""
         write_atomically(Path(path), to_json_bytes(self.to_json()))
 
     @classmethod
@@ -157,17 +147,9 @@ class HeadPlan:
             InputError: the file cannot be read.
             PlanError: it is not a valid plan; the message names the file.
         """
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            wrong = f"cannot read plan {path}: {error.strerror or error}"
-            raise InputError(f"{wrong}; expected a plan.json from `hydrant plan`") from error
-        data = from_json_bytes(content, path, PlanError)
+        with telling(f"cannot read plan {path}", "; expected a plan.json from `hydrant plan`"):
+            data = from_json_bytes(Path(path).read_bytes(), path, PlanError)
         try:
             return cls.from_json(data)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
-
-
-def _jaccard(a: Sequence[int], b: Sequence[int]) -> float:
-    return len(set(a) & set(b)) / len(set(a) | set(b))

@@ -78,22 +78,11 @@ def unwrapped(folder: Path) -> Path:
     """The bundle ``hydrant/`` of a folder that holds a repository; other folders unchanged."""
     nested = folder / FOLDER
     is_repository = (folder / GRAPHS).is_dir() or Snapshot.of(nested) is not None
-    wraps = is_repository and (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file()
-    return nested if wraps else folder
+    return nested if is_repository and (nested / MANIFEST).is_file() and not (folder / MANIFEST).is_file() else folder
 
 
 def local_folder(bundle: str | Path, revision: str | None = None) -> Path:
-    """Folder of a bundle: the path itself, its ``hydrant/`` if it holds a repository, or a download's from the Hub.
-
-    Args:
-        bundle: path, or as text ``USER/NAME`` of a repository; an existing folder of that name comes first.
-        revision: branch, tag or commit of the repository (default: its main branch).
-
-    Raises:
-        BundleError: the repository cannot be read, or is not a bundle.
-        InputError: ``revision`` was given for a path.
-        MissingExtraError: huggingface_hub is not installed.
-    """
+    """Folder of a bundle: the path itself, its ``hydrant/`` if it holds a repository, or a download from the Hub."""
     folder = Path(bundle)
     if not isinstance(bundle, str) or folder.exists() or not REPOSITORY.fullmatch(bundle):
         if revision is not None:

@@ -22,7 +22,6 @@ MAX_FILES = 4096
 LONGEST_PART, LONGEST = 255, 1024  # UTF-8 bytes of a name and of a path
 # Names of devices on Windows, in every folder and with every ending.
 DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE | re.DOTALL)
-
 FORBIDDEN = re.compile(r'[\x00-\x1f<>"|?*]')
 
 

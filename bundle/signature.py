@@ -127,8 +127,7 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
 def signature_file(bundle: Bundle) -> Path | None:
     """The signature of a bundle, downloaded if it is on the Hub; ``None`` without one."""
     snapshot, place = Snapshot.of(bundle.path), bundle.path / SIGNATURE
-    exists = place.is_file() or (snapshot is not None and snapshot.has(SIGNATURE))
-    return place if exists else None
+    return place if place.is_file() or (snapshot is not None and snapshot.has(SIGNATURE)) else None
 
 
 def _statement(place: Path) -> dict[str, str]:
@@ -167,8 +166,7 @@ def _pem(path: str | Path, *kinds: str) -> Path:
     path = Path(path)
     if not path.is_file() or path.stat().st_size > MAX_PEM_BYTES:
         raise InputError(f"{path} is not a file of at most {MAX_PEM_BYTES} bytes; expected a PEM file")
-    content = path.read_bytes()
-    if not any(f"{kind}-----".encode() in content for kind in kinds):
+    if not any(f"{kind}-----".encode() in path.read_bytes() for kind in kinds):
         raise InputError(f"{path} holds no PEM block of a {' or '.join(kinds).lower()}; expected one")
     return path
 
@@ -190,8 +188,7 @@ def _blaming_key(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # cryptography, OpenSSL and model-signing, without a common type
-        kind = isinstance(error, AttributeError)  # raised by model-signing for keys without a curve, such as RSA
-        reason = "it has no elliptic curve" if kind else str(error) or type(error).__name__
+        reason = "it has no elliptic curve" if isinstance(error, AttributeError) else str(error) or type(error).__name__
         wanted = f"a key of curve P-256, P-384 or P-521 (its password in {PASSWORD}), or its certificate"
         raise InputError(f"{path} cannot be used ({cut(reason, 200)}); expected {wanted}") from error
 

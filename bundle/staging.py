@@ -78,9 +78,6 @@ def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) 
             signal.signal(number, previous)
 
 
-# Stages
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock ``folder`` against other processes and threads, on systems with locks; reentrant in a thread."""
@@ -213,9 +210,6 @@ def _exchanged(one: Path, other: Path) -> bool:
     return rename is not None and rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0
 
 
-# Files
-
-
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file at ``path`` (links followed), whole when the block ends or absent; devices are appended to."""
@@ -311,9 +305,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-# Folders
-
-
 @contextmanager
 def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Path]:
     """A temporary folder beside ``target``, renamed to ``target`` when the block ends without error."""
@@ -395,9 +386,6 @@ def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil
     """Copy a folder into a new or existing one."""
     with telling(f"cannot copy {source} to {target}"):
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
-
-
-# Several files of a bundle
 
 
 class Entry(Spec, frozen=True):

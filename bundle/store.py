@@ -1,8 +1,4 @@
-"""The bundle: one folder with everything that a fused ensemble needs to run (docs/reference/bundle.md).
-
-A bundle is written to a temporary folder and renamed. Files are compared with the SHA-256 in the
-manifest before use, and no path in a manifest may leave the folder.
-"""
+"""The bundle: one folder with everything that a fused ensemble needs to run (docs/reference/bundle.md)."""
 
 from __future__ import annotations
 
@@ -18,26 +14,11 @@ from typing import Any
 
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, listing
+from . import staging
 from .architecture import Architecture
 from .head_plan import HeadPlan
 from .hub_download import Snapshot, contains, local_folder
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
-from .staging import (
-    JOURNAL,
-    NEW,
-    PURPOSE,
-    commit,
-    locked,
-    owned_folder,
-    recover,
-    remove_empty,
-    settle,
-    sha256_of,
-    staged_folder,
-    telling,
-    uninterrupted,
-    write_atomically,
-)
 from .strict_json import from_json_bytes, to_json_bytes
 from .traced import LACKS, AnyArchitecture, read_architecture
 
@@ -59,11 +40,15 @@ def onnx_name(precision: str) -> str:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on disk, with its manifest read and validated.
+    """A bundle on disk, with its manifest read and validated; a file is checked whenever it is read.
 
     Attributes:
         path: the folder.
         manifest: the decoded ``hydrant.json``.
+
+    Raises:
+        BundleError: from every method that reads: a file is not listed, missing, altered, malformed, or replaced by
+            another process since the bundle was opened; or its download failed.
     """
 
     path: Path
@@ -71,16 +56,10 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
-        """Read and validate the manifest of a bundle; other files are checked on use.
-
-        Writes that a killed process left unfinished are completed first (``staging.py``).
-
-        Raises:
-            BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
-        """
+        """Open a folder, after completing the writes that a killed process left unfinished (``staging.py``)."""
         folder = Path(path)
         if folder.is_dir():
-            recover(folder)
+            staging.recover(folder)
         return cls(folder, read_manifest(folder))
 
     @property
@@ -112,22 +91,14 @@ class Bundle:
         return {**self.manifest, "files": self.digests()}
 
     def file(self, name: str) -> Path:
-        """Path of a file of the bundle, checked against the manifest.
-
-        Raises:
-            BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
-        """
+        """Path of a file of the bundle, checked against the manifest."""
         with self._reporting(name):
             path = self._place(name)
-            self._compare(name, sha256_of(path))
+            self._compare(name, staging.sha256_of(path))
         return path
 
     def read(self, name: str) -> bytes:
-        """Bytes of a small file of the bundle, checked against the manifest.
-
-        Raises:
-            BundleError: as for :meth:`file`.
-        """
+        """Bytes of a small file of the bundle, checked against the manifest."""
         with self._reporting(name):
             content = self._place(name).read_bytes()
             self._compare(name, sha256(content).hexdigest())
@@ -138,11 +109,7 @@ class Bundle:
         return Snapshot.of(self.path) is None or (self.path / name).is_file()
 
     def fetch(self, name: str) -> None:
-        """Download the file ``name`` of a bundle of the Hub, unless it is in the cache.
-
-        Raises:
-            BundleError: the download failed.
-        """
+        """Download the file ``name`` of a bundle of the Hub, unless it is in the cache."""
         if not (self.path / name).is_file() and (snapshot := Snapshot.of(self.path)) is not None:
             snapshot.fetch(name)
 
@@ -152,21 +119,22 @@ class Bundle:
         try:
             yield
         except BundleError:
-            if self._is_outdated(name):
+            files = self.manifest["files"]
+            with suppress(BundleError), self.kept() as now:
+                files = now.manifest["files"]
+            if files.get(name) != self.manifest["files"].get(name):
                 raise BundleError(f"{self.path / name} {MEANWHILE}") from None
             raise
-
-    def _is_outdated(self, name: str) -> bool:
-        """Return True if the current manifest lists a file differently; waits for other processes."""
-        with suppress(BundleError), self.kept() as now:
-            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
-        return False
 
     def _place(self, name: str) -> Path:
         """Path of a file, after a check of its size."""
         entry = self.manifest["files"].get(name)
         if entry is None:
-            remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
+            remedy = "make the bundle again"
+            if name.endswith(".onnx"):
+                remedy = "make it with `hydrant export`"
+            elif name == WEIGHTS:
+                remedy = "this copy only predicts, so use the bundle that it was made from"
             raise BundleError(f"bundle {self.path} has no {name}; {remedy}")
         path = self.path / name
         self.fetch(name)
@@ -191,39 +159,22 @@ class Bundle:
         return f"remove it with `hf cache rm model/{snapshot.repository}` and download it again"
 
     def read_json(self, name: str) -> Any:
-        """Decode a JSON file of the bundle after checking its digest.
-
-        Raises:
-            BundleError: missing, altered or not JSON.
-        """
+        """Decode a JSON file of the bundle after checking its digest."""
         return from_json_bytes(self.read(name), self.path / name)
 
     def plan(self) -> HeadPlan:
-        """The head plan that made this bundle.
-
-        Raises:
-            BundleError: missing, altered or not a valid plan.
-        """
+        """The head plan that made this bundle."""
         try:
             return HeadPlan.from_json(self.read_json(PLAN))
         except PlanError as error:
             raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
 
     def calibration(self) -> dict[str, Any]:
-        """The decoded ``calibration.json``.
-
-        Raises:
-            BundleError: missing, altered or not JSON.
-        """
+        """The decoded ``calibration.json``."""
         return dict(self.read_json(CALIBRATION))
 
     def architecture(self) -> Architecture:
-        """Shapes and settings of the members' common model, for declared families only.
-
-        Raises:
-            BundleError: ``config.json`` is missing, altered or not an architecture.
-            InputError: the bundle is a traced one.
-        """
+        """Shapes and settings of the members' common model; ``InputError`` for a traced bundle."""
         architecture = self.any_architecture()
         if not architecture.is_declared:
             traced = f"bundle {self.path} is traced ({architecture.model_class})"
@@ -231,33 +182,16 @@ class Bundle:
         return architecture
 
     def any_architecture(self) -> AnyArchitecture:
-        """Description of the members' common model, for declared and traced bundles.
-
-        Raises:
-            BundleError: ``config.json`` is missing, altered or not an architecture.
-        """
+        """Description of the members' common model, for declared and traced bundles."""
         return read_architecture(self.read_json(ARCHITECTURE))
 
     def processor(self) -> Processor | None:
-        """Processor of raw inputs, or ``None`` for a bundle that takes tensors only.
-
-        Raises:
-            BundleError: a file of it is missing, altered or unlisted.
-            InputError: its files do not fit the model.
-        """
+        """Processor of raw inputs, or ``None`` for a bundle that takes tensors only; ``InputError`` if it misfits."""
         folder = self.processor_folder()
         return None if folder is None else load_processor(folder, self.any_architecture())
 
     def processor_for(self, use: str) -> Processor:
-        """Processor of raw inputs, for a use that requires one.
-
-        Args:
-            use: description for the error, such as "read train.csv".
-
-        Raises:
-            InputError: the bundle has no processor, or one that does not fit the model.
-            BundleError: a file of it is missing, altered or unlisted.
-        """
+        """Processor of raw inputs; without one, the ``InputError`` says that the bundle cannot ``use``: a verb."""
         processor = self.processor()
         if processor is None:
             raise InputError(f"bundle {self.path} has no processor, so it cannot {use}; fuse with one")
@@ -275,34 +209,22 @@ class Bundle:
         return folder if names else None
 
     def state(self) -> tuple[int, int]:
-        """Identity of the manifest file, which changes with the bundle; waits for other processes.
-
-        Raises:
-            BundleError: the bundle is gone.
-        """
+        """Identity of the manifest file, which changes with the bundle; waits for other processes."""
         with self.kept():
             status = (self.path / MANIFEST).stat()
         return status.st_ino, status.st_mtime_ns
 
     def now(self) -> Bundle:
-        """The bundle with its current manifest; interrupted writes are not completed.
-
-        Raises:
-            BundleError: as for :meth:`open`.
-        """
+        """The bundle with its current manifest; interrupted writes are not completed."""
         return Bundle(self.path, read_manifest(self.path))
 
     @contextmanager
     def kept(self) -> Iterator[Bundle]:
-        """The current bundle, locked against other processes until the block ends.
-
-        Raises:
-            BundleError: as for :meth:`open`.
-        """
+        """The current bundle, locked against other processes until the block ends."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path))
-                settle(self.path)
+                stack.enter_context(staging.locked(self.path))
+                staging.settle(self.path)
             except OSError as error:
                 raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
             yield self.now()
@@ -331,15 +253,17 @@ class Bundle:
         self.check_own()
         inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
         new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
-        recover(self.path)
+        staging.recover(self.path)
         try:
             with (
-                telling(f"cannot write into bundle {self.path}"),
-                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a failed rollback
+                staging.telling(f"cannot write into bundle {self.path}"),
+                staging.owned_folder(
+                    self.path, staging.PURPOSE, unless=staging.JOURNAL
+                ) as stage,  # of a failed rollback
             ):
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
-                with locked(self.path), uninterrupted():
-                    settle(self.path)  # the last holder of the lock may have been killed
+                with staging.locked(self.path), staging.uninterrupted():
+                    staging.settle(self.path)  # the last holder of the lock may have been killed
                     manifest = dict(self.now().manifest)
                     if not stage.is_dir():  # removed together with the old folder
                         raise InputError(f"bundle {self.path} {MEANWHILE}")
@@ -351,19 +275,18 @@ class Bundle:
                     manifest["files"] = {name: listed[name] for name in sorted(listed.keys() - gone)}
                     check_apart([MANIFEST, *manifest["files"]], self.path / MANIFEST)
                     staged(self.path, stage, MANIFEST, to_json_bytes(manifest))
-                    commit(self.path, stage, [*files, MANIFEST], sorted(gone))
+                    staging.commit(self.path, stage, [*files, MANIFEST], sorted(gone))
         finally:
-            remove_empty(new_folders)
+            staging.remove_empty(new_folders)
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
-        """Check that ``add`` can write a file; call this before long work.
-
-        Raises:
-            BundleError, InputError: as ``add``.
-        """
+        """Check that ``add`` can write a file, and raise as it would; call this before long work."""
         self.check_own()
-        with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
+        with (
+            staging.telling(f"cannot write into bundle {self.path}"),
+            staging.owned_folder(self.path, staging.PURPOSE) as stage,
+        ):
             staged(self.path, stage, name, b"")
             place = self.path / name
             above = next(folder for folder in place.parents if folder.exists())
@@ -373,10 +296,8 @@ class Bundle:
     def check_own(self) -> None:
         """Reject changes of a Hub download, which other programs share."""
         if (snapshot := Snapshot.of(self.path)) is not None:
-            raise InputError(
-                f"bundle {self.path} is in the Hub's cache and cannot be changed; download a copy of your own: "
-                f"hf download {snapshot.repository} --local-dir FOLDER"
-            )
+            what = f"bundle {self.path} is in the Hub's cache and cannot be changed; download a copy of your own"
+            raise InputError(f"{what}: hf download {snapshot.repository} --local-dir FOLDER")
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:
@@ -392,7 +313,7 @@ def located(bundle: Bundle | str | Path, revision: str | None = None) -> Bundle:
 @contextmanager
 def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
     """Create a bundle: fill the folder it yields; on a clean exit it gets its manifest and name."""
-    with staged_folder(Path(target), MANIFEST, force) as stage:
+    with staging.staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
         sealed = {"schema": SCHEMA, **manifest, "files": {name: entry_of(stage / name) for name in names}}
@@ -400,7 +321,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
         content = to_json_bytes(sealed)
         if len(content) > MAX_MANIFEST_BYTES:
             raise InputError(f"the manifest of {target} has more than {MAX_MANIFEST_BYTES} bytes; give fewer prompts")
-        write_atomically(stage / MANIFEST, content)
+        staging.write_atomically(stage / MANIFEST, content)
 
 
 def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
@@ -408,7 +329,7 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
     path = folder / safe_name(name, folder / MANIFEST)
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
-    part = stage / NEW / name
+    part = stage / staging.NEW / name
     part.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, Path):
         content.replace(part)
@@ -419,4 +340,4 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
 
 def entry_of(path: Path) -> dict[str, Any]:
     """Manifest entry of a file: its size in bytes and its SHA-256."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return {"bytes": path.stat().st_size, "sha256": staging.sha256_of(path)}

@@ -26,8 +26,12 @@ def json_text(data: Any, indent: int | None = None) -> str:
 
 def to_json_bytes(data: Any) -> bytes:
     """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
-    text = json_text(data, indent=1) + "\n"
-    return text.encode(errors="backslashreplace")  # lone surrogates in file names
+    return (json_text(data, indent=1) + "\n").encode(errors="backslashreplace")  # lone surrogates in file names
+
+
+def json_line(data: Any) -> bytes:
+    """JSON-ready data as one line of UTF-8; characters that it cannot encode are escaped."""
+    return (json_text(data) + "\n").encode(errors="backslashreplace")
 
 
 def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError] = BundleError) -> Any:
@@ -38,10 +42,12 @@ def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError]
         raise raises(f"{file} is not valid JSON ({error}); make it again") from error
 
 
-def check_schema(data: Any, reads: int, file: Path | str, raises: type[HydrantError] = BundleError) -> None:
+def check_schema(
+    data: Any, reads: int, file: Path | str, raises: type[HydrantError] = BundleError, *, earlier: int | None = None
+) -> None:
     """Reject a JSON object of another schema; the error names the hydrant version that can read it."""
     schema, writer = (data.get("schema"), data.get("hydrant")) if isinstance(data, Mapping) else (None, None)
-    if type(schema) is int and schema == reads:
+    if type(schema) is int and schema in (reads, earlier):
         return
     remedy = "make it again"
     if type(schema) is int and schema > reads:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..data.specs import Modality, convert
+from ..data.specs import Count, InputSpec, convert
 from ..errors import BundleError, cut
 from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture
@@ -23,7 +23,6 @@ SCHEMA = 1
 CHECKPOINT = "checkpoint.json"  # the original's transformers configuration
 Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]  # of a class or module
 NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
 LACKS = "tuning, adapters, circuits, budgets, and an estimate of its cost"
@@ -46,30 +45,21 @@ class Block:
             raise ValueError(f"{self.heads} heads in {self.groups} groups")
 
 
-@dataclass(frozen=True)
-class Traced:
+@dataclass(frozen=True, kw_only=True)
+class Traced(InputSpec):
     """A traced model and its inputs; docs/reference/bundle.md describes the fields (``config.json``)."""
 
     family: Name
     model_class: Name
     form: MemberForm
-    modality: Modality
     classes: int
     width: Count
     classifier: NameOrNone
     inputs: Annotated[tuple[Name, ...], Meta(min_length=1)]
     blocks: Annotated[tuple[Block, ...], Meta(min_length=1)]
-    vocabulary: Count = 0
     positions: Count = 0
-    token_types: Count = 0
-    padding_token: Count = 0
-    channels: Count = 0
-    image_height: Count = 0
-    image_width: Count = 0
     task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
-    shortest: Count = 0
-    spectrogram: tuple[Count, ...] = ()
     hidden_states: bool = False
     is_declared: ClassVar[Literal[False]] = False
 
@@ -97,11 +87,6 @@ class Traced:
     def max_sequence(self) -> int:
         """Longest text in tokens; 0 for images and sounds."""
         return self.positions
-
-    @property
-    def every_token(self) -> bool:
-        """True for token classification."""
-        return self.task == "tokens"
 
     @property
     def tapped_layers(self) -> range:
@@ -157,8 +142,5 @@ def _fits(model: Traced) -> dict[str, bool]:
     }
 
 
-SIZES: dict[str, tuple[str, ...]] = {
-    "text": ("vocabulary", "positions"),
-    "image": ("channels", "image_height", "image_width"),
-    "audio": ("shortest",),
-}
+TEXT, IMAGE, SOUND = ("vocabulary", "positions"), ("channels", "image_height", "image_width"), ("shortest",)
+SIZES: dict[str, tuple[str, ...]] = {"text": TEXT, "image": IMAGE, "audio": SOUND}

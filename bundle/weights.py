@@ -102,8 +102,7 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
         shapes |= {"embeddings.position": (arch.max_sequence - arch.registers, d)}
         shapes |= {"embeddings.registers": (arch.registers, d)} if arch.registers else {}
         return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens - arch.registers == 2 else {})
-    positions = 0 if arch.rotary else arch.positions
-    tables = {"word": arch.vocabulary, "position": positions, "token_type": arch.token_types}
+    tables = {"word": arch.vocabulary, "position": 0 if arch.rotary else arch.positions, "token_type": arch.token_types}
     inner = arch.embedding_width or d
     shapes = {f"embeddings.{name}": (rows, inner) for name, rows in tables.items() if rows}
     shapes |= _norm("embeddings.norm", inner)
@@ -111,8 +110,7 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
 
 
 def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Shape]:
-    shapes: dict[str, Shape] = {f"{name}.weight": (inputs, outputs)}
-    return shapes | ({f"{name}.bias": (1, outputs)} if bias else {})
+    return {f"{name}.weight": (inputs, outputs), **({f"{name}.bias": (1, outputs)} if bias else {})}
 
 
 def _norm(name: str, width: int) -> dict[str, Shape]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole
 from ..metrics.class_metrics import auroc
 from ..progress import Progress
-from ..runtime.backends.reference import TorchFeatures
+from ..runtime.backends.reference import LENGTHS, TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
 from ..tasks import TASKS
 from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usual_rank
-from .taps import named_taps, tap_weights
+from .taps import DistanceForm, named_taps, tap_weights
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ Distances = Mapping[str, Density]
 """Distances by name of their set of taps."""
 
 Squared = dict[str, np.ndarray]
-"""Squared distances at each tap [N, K], by the same names."""
+"""Squared distances at each tap [N, K], by the same names; of texts also their numbers of tokens [N] (``LENGTHS``)."""
 
 Reduced = Callable[[np.ndarray], np.ndarray]
 """Function from distances of words to distances of spans."""
@@ -39,6 +39,12 @@ EXISTING = "existing"
 
 MIN_SPREAD = 1e-3
 """Lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features of width d."""
+
+MIN_TEXTS = 100
+"""Fewest validation texts for the form with the length; fewer take constants."""
+
+MIN_SCALE = 0.1
+"""Lowest scale ÷ its mean over the validation texts: the scale is positive for every length."""
 
 
 class Reference:
@@ -114,7 +120,7 @@ def _reduction(
     places = {key: [taps.index(tap) for tap in density.taps] for key, density in different.items()}
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        arrays = {"logits": outputs["member_logits"]}
+        arrays = {"logits": outputs["member_logits"], **{name: outputs[name] for name in {LENGTHS} & set(outputs)}}
         for key, density in different.items():
             arrays[key] = squared_distances(density, outputs["features"][:, places[key]])
         return arrays
@@ -129,20 +135,61 @@ def _key(density: Density) -> str:
 
 def squared_of(distances: Distances, outputs: Mapping[str, np.ndarray]) -> Squared:
     """The squared distances by name, from the outputs of a run with the same distances."""
-    return {name: outputs[_key(density)] for name, density in distances.items()}
+    squared = {name: outputs[_key(density)] for name, density in distances.items()}
+    return squared | {name: outputs[name] for name in {LENGTHS} & set(outputs)}
 
 
-def standardised_by(density: Density, squared: np.ndarray) -> Density:
-    """The distance with location and scale of in-distribution squared distances [N, K]; no scale is near zero."""
+def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray | None = None) -> Density:
+    """The distance with location and scale of in-distribution squared distances [N, K]; no scale is near zero.
+
+    ``lengths`` [N], the texts' numbers of tokens, make lines of them, unless they are too few or all equal.
+    """
     location = squared.mean(axis=0)
     scale = np.maximum(squared.std(axis=0), MIN_SPREAD * location)
     scale = np.where(scale > TINY, scale, 1)
-    return replace(density, location=location.astype(np.float32), scale=scale.astype(np.float32))
+    fields = {"location": location, "scale": scale}
+    if lengths is not None and len(lengths) >= MIN_TEXTS and np.ptp(lengths):
+        fields |= _lines(squared, lengths, MIN_SPREAD * scale)
+    return replace(density, **{name: array.astype(np.float32) for name, array in fields.items()})
+
+
+def _lines(squared: np.ndarray, lengths: np.ndarray, least: np.ndarray) -> dict[str, np.ndarray]:
+    """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K].
+
+    The scale's line is that of absolute deviations, times a factor: standardised deviations have a mean square of 1.
+    """
+    inverse, logs = 1 / lengths.astype(np.float64), np.log(lengths)
+    ends = np.stack([1 - inverse, inverse], axis=1)  # weights [N, 2] of a line's values at 1/n = 0 and 1
+    locations = np.linalg.lstsq(ends, squared)[0]  # [2, K]
+    apart = np.abs(squared - ends @ locations)
+    mean = apart.mean(axis=0)
+    if (mean < least).any():
+        return {}
+    scales = _at_least(MIN_SCALE * mean, ends, apart)
+    scales *= np.sqrt(((apart / (ends @ scales)) ** 2).mean(axis=0))
+    lines = {"location": locations, "scale": scales}
+    starts = {name: line[0] for name, line in lines.items()}
+    slopes = {f"{name}_slope": line[1] - line[0] for name, line in lines.items()}
+    return {**starts, **slopes, "log_length": np.array([logs.mean(), logs.std()])}
+
+
+def _at_least(least: np.ndarray, ends: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Lines [2, K] through values [N, K] by least squares, not below ``least`` [K] at either end."""
+    line = np.linalg.lstsq(ends, values)[0]
+    for end, other in ((0, 1), (1, 0)):
+        weights = ends[:, other]
+        best = weights @ (values - ends[:, end, None] * least) / (weights @ weights)  # with this end at the limit
+        low = line[end] < least
+        line[other] = np.where(low, np.maximum(best, least), line[other])
+        line[end] = np.where(low, least, line[end])
+    return line
 
 
 def by_set(density: Density, name: str) -> Density:
     """The distance with its scale divided by the weights of taps in the named set."""
-    return replace(density, scale=(density.scale / tap_weights(name, density.taps)).astype(np.float32))
+    weights = tap_weights(name, density.taps)
+    slope = None if density.scale_slope is None else (density.scale_slope / weights).astype(np.float32)
+    return replace(density, scale=(density.scale / weights).astype(np.float32), scale_slope=slope)
 
 
 def best_set(
@@ -153,7 +200,8 @@ def best_set(
         return next(iter(distances)), {}
     areas = {}
     for name, density in distances.items():
-        id_scores, ood_scores = (standardised(density, squared[name]) for squared in (id_squared, ood_squared))
+        sides = id_squared, ood_squared
+        id_scores, ood_scores = (standardised(density, each[name], each.get(LENGTHS)) for each in sides)
         if spans is not None:
             id_scores, ood_scores = spans[0](id_scores), spans[1](ood_scores)
         if not len(id_scores) or not len(ood_scores):  # no span: the fit of thresholds raises
@@ -162,9 +210,12 @@ def best_set(
     return max(areas, key=lambda name: areas[name]), areas
 
 
-def check_options(fit: Any, taps: str | Sequence[int], rank: Any, width: int) -> None:
-    """Raise ``InputError`` for a rank out of range, or for taps or rank without training data."""
-    for name, value in {"taps": None if taps == "auto" else taps, "rank": rank}.items():
+def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, width: int) -> None:
+    """Raise ``InputError`` for an unknown form, a rank out of range, or one of the options without training data."""
+    if form not in get_args(DistanceForm):
+        raise InputError(f"distance_form is {cut(form)}; expected {' or '.join(get_args(DistanceForm))}")
+    usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
+    for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
         if fit is None and value is not None:
             raise InputError(
                 f"{name} is {cut(value)}, but there are no training data to fit a distance; add fit=… (--fit)"
@@ -209,7 +260,11 @@ def candidates(
 
 
 def settled(
-    distances: Distances, id_squared: Squared, ood_squared: Squared | None, spans: tuple[Reduced, Reduced] | None = None
+    distances: Distances,
+    id_squared: Squared,
+    ood_squared: Squared | None,
+    form: DistanceForm,
+    spans: tuple[Reduced, Reduced] | None = None,
 ) -> tuple[Density | None, np.ndarray | None, np.ndarray | None]:
     """The best distance, standardised on validation data if fitted now, and distances of ID and OOD examples."""
     if not distances:
@@ -217,11 +272,14 @@ def settled(
     if EXISTING in distances:
         name, density = EXISTING, distances[EXISTING]
     else:
-        fitted = {name: by_set(standardised_by(each, id_squared[name]), name) for name, each in distances.items()}
+        lengths = id_squared.get(LENGTHS) if form == "length" else None
+        scaled = {name: standardised_by(each, id_squared[name], lengths) for name, each in distances.items()}
+        fitted = {name: by_set(each, name) for name, each in scaled.items()}
         name, areas = best_set(fitted, id_squared, ood_squared, spans)
         density = replace(fitted[name], fitted={**fitted[name].fitted, "chosen": name, "auroc": areas})
     id_distance, ood_distance = (
-        None if squared is None else standardised(density, squared[name]) for squared in (id_squared, ood_squared)
+        None if squared is None else standardised(density, squared[name], squared.get(LENGTHS))
+        for squared in (id_squared, ood_squared)
     )
     return density, id_distance, ood_distance
 

@@ -138,6 +138,14 @@ def squared_distances(density: Density, features: np.ndarray) -> np.ndarray:
     return squared
 
 
-def standardised(density: Density, distances: np.ndarray) -> np.ndarray:
-    """The distance of inputs, float32: the mean of the taps' standardised distances, [B, K] → [B]."""
-    return ((distances - density.location) / density.scale).mean(axis=1).astype(np.float32)
+def standardised(density: Density, distances: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
+    """The distance of inputs, float32: the mean of the taps' standardised distances, [B, K] → [B].
+
+    ``lengths`` [B], the numbers of tokens, are read in the form with the length only.
+    """
+    location, scale = density.location, density.scale
+    if density.log_length is not None:
+        assert lengths is not None  # a text has a length
+        inverse = 1 / lengths[:, None].astype(np.float64)
+        location, scale = location + inverse * density.location_slope, scale + inverse * density.scale_slope
+    return ((distances - location) / scale).mean(axis=1).astype(np.float32)

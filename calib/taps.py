@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from ..errors import InputError, cut
 SETS = ("means", "balanced", "all", "last")
 """Sets of taps. All contain the members' last vectors: "means" adds the mean of every second layer of a text trunk,
 "balanced" and "all" add every layer of the trunk, and "last" adds nothing."""
+DistanceForm = Literal["length", "constant"]
+"""Location and scale of a tap's squared distances: lines in 1/n for a text of n tokens, or two constants."""
+
 WEIGHED = ("means", "balanced")
 """Sets in which the members' last vectors and the trunk have equal total weight."""
 

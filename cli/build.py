@@ -46,13 +46,10 @@ def build_text(engine: Built) -> str:
     if facts.compute_capabilities:
         lines.append(f"  compute capability {', '.join(facts.compute_capabilities)}")
     for index, profile in enumerate(facts.profiles):
-        ranges = next(iter(profile.values()))
-        shapes = " … ".join("×".join(map(str, shape)) for shape in ranges)
+        shapes = " … ".join("×".join(map(str, shape)) for shape in next(iter(profile.values())))
         lines.append(f"  profile {index}: {shapes}: {_fused(facts, index)}")
-    lines += [
-        f"  no fused kernel expected for {count} of {facts.attention_blocks}: {why}"
-        for why, count in facts.unfusable.items()
-    ]
+    for why, count in facts.unfusable.items():
+        lines.append(f"  no fused kernel expected for {count} of {facts.attention_blocks}: {why}")
     return "\n".join(lines)
 
 

@@ -33,6 +33,7 @@ def arguments(command: Command) -> None:
     command.take(FalseAlarm, "score", "--ood-score")
     command.take(calibrate, "taps", metavar="TAPS", action="store")
     command.take(calibrate, "rank", type=positive, metavar="N")
+    command.take(calibrate, "distance_form")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
     command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
@@ -75,6 +76,8 @@ def _fit_text(fitted: Mapping[str, Any], scores: bool) -> list[str]:
         rank = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
         return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{rank}"]
     lines = [f"{name.upper():<14}{fitted['before'][name]:.4f} → {fitted['after'][name]:.4f}" for name in ("nll", "ece")]
+    if "held_out" in fitted:
+        lines[0] += f" (held-out fifths {fitted['held_out']['nll']:.4f})"
     if "spans" in fitted:
         wrong = f"{fitted['wrong_spans']} of them wrong; temperature from words"
         lines.insert(0, f"thresholds    from {fitted['spans']} spans, {wrong}")

@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -25,19 +25,17 @@ def parts(text: str) -> list[str]:
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    if number > LARGEST:
+    if (number := count(text, 1)) > LARGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST}")
     return number
 
 
-def count(text: str) -> int:
+def count(text: str, least: int = 0) -> int:
     """A whole number of 0 or more."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+    return number
 
 
 def numbers(text: str) -> list[int]:
@@ -47,25 +45,19 @@ def numbers(text: str) -> list[int]:
 
 def share(text: str) -> float:
     """A number above 0 and below 1."""
-    number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
-    return number
+    return _number(text, lambda number: 0 < number < 1, "above 0 and below 1")
 
 
 def seconds(text: str) -> float:
     """A number of 0 or more."""
-    number = _number(text)
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return number
+    return _number(text, lambda number: 0 <= number < math.inf, "of seconds, 0 or more")
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _number(text: str, fits: Callable[[float], bool], which: str) -> float:
+    with suppress(ValueError):
+        if fits(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number {which}")
 
 
 READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: float}
@@ -93,8 +85,7 @@ class Command:
         """Add an option for a parameter of one or more targets; ``also`` in the settings is appended to the help."""
         targets = target if isinstance(target, tuple) else (target,)
         defaults = _settings(targets, name, flags, settings.pop("also", ""))
-        default_flag = f"--{name.replace('_', '-')}"
-        action = self._place.add_argument(*(flags or [default_flag]), **{**defaults, **settings})
+        action = self._place.add_argument(*(flags or [f"--{name.replace('_', '-')}"]), **{**defaults, **settings})
         self._taken |= {(one, name): action for one in targets}
 
     @contextmanager
@@ -148,11 +139,8 @@ def described(target: Target) -> dict[str, str]:
 
 
 def _options_of(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        name: getattr(options, action.dest)
-        for (owner, name), action in options.taken.items()
-        if owner is target and hasattr(options, action.dest)
-    }
+    given = {name: action.dest for (owner, name), action in options.taken.items() if owner is target}
+    return {name: getattr(options, place) for name, place in given.items() if hasattr(options, place)}
 
 
 def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: str) -> dict[str, Any]:

@@ -38,8 +38,6 @@ def demo_text(facts: Mapping[str, Any]) -> str:
     ]
     headers = ["handwritten digits", "accuracy", "NLL", "ECE", "OOD AUROC, entropy", "distance", "latency"]
     folder = facts["folder"]
-    places = (
-        f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
-        f"try      hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png"
-    )
+    command = f"hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png"
+    places = f"picture  {facts['picture']}\nbundle   {folder}/bundle\ntry      {command}"
     return "\n\n".join(["\n" + prediction_text(facts["examples"]), table(headers, rows), places])

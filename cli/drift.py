@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import short
-from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text
+from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text, times_text
 from ..monitoring.drift_report import DriftReport, drift
 from . import shared
 from .command_options import Command, call, positive, share
@@ -20,10 +20,12 @@ def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, drift)
     command.take(drift, "log", metavar="FILE")
+    command.take(drift, "to_label", metavar="FILE")
     command.heading("advanced")
     command.take(drift, "alpha", type=share, metavar="SHARE")
     command.take(drift, "psi", metavar="PSI")
     command.take(drift, "window", type=positive, metavar="N")
+    command.take(drift, "label_rows", type=positive, metavar="N")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,6 +46,8 @@ def report_text(report: DriftReport) -> str:
         headers = ["histogram", "PSI", "p", "worst window", "grew most", "calibration", "log"]
         parts.append(table(headers, [_histogram(name, facts) for name, facts in report.histograms.items()]))
     parts.append("\n".join(f"ALARM  {alarm.text}" for alarm in report.alarms) or "no alarm")
+    if report.to_label is not None:
+        parts.append(f"wrote {report.to_label} inputs worth labelling; fill in their column label")
     return "\n\n".join(parts)
 
 
@@ -54,7 +58,7 @@ def _rate(name: str, facts: Mapping[str, Any]) -> list[str]:
         f"{facts['calibrated']['share']:.2%}",
         "–" if logged["share"] is None else f"{logged['share']:.2%}",
         f"{facts['p_value']:.2g}",
-        f"{facts['evidence']:.3g}",
+        times_text(facts["evidence"]),
     ]
 
 

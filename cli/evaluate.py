@@ -49,6 +49,7 @@ def evaluation_text(report: EvaluationReport, place: str = "") -> str:
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
+    parts.append("\n".join(report.headline))
     for section in evaluation_sections(report):
         parts += section.sentences
         for each in section.tables:

@@ -51,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Fuse and print the bundle and the merge error."""
     from ..models.checkpoint import check_supported, load_model, load_processor
 
-    if options.traced:
-        _check_traced(options)
+    _check(options)
     for model in [] if options.traced else options.model:
         check_supported(model, options.adapter)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
@@ -60,16 +59,13 @@ def run(options: argparse.Namespace) -> int:
 
     check_replaceable(options.output, MANIFEST, options.force)
     shared.check_data(options.data)
-    _check_measured(options)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
     settings: dict[str, Any] = {"members": options.members, "keep_separate": options.keep_separate}
     models: list[Any] = []
     if not options.traced:
         sources = [shared.source(source, options) for source in options.model]
-        models = [
-            load_model(source, options.adapter) if isinstance(source, str) else source
-            for source in progress(sources, len(sources), "loading checkpoints")
-        ]
+        shown = progress(sources, len(sources), "loading checkpoints")
+        models = [load_model(each, options.adapter) if isinstance(each, str) else each for each in shown]
     checkpoints = models or options.model[0]
     ensemble = fuse_models(checkpoints, chosen, adapters=options.adapter, traced=options.traced, **settings)
     processor = common_processor(options.model, ensemble.architecture, options.adapter) if models else None
@@ -104,25 +100,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-ALONE = set(PARTS) - {"attention"}
-"""Parts that can be separate; if all are, nothing is averaged."""
+ALONE = set(PARTS) - {"attention"}  # parts that can be separate; if all are, nothing is averaged
 
 
-def _check_measured(options: argparse.Namespace) -> None:
-    """Reject data for the merge error if nothing is merged."""
+def _check(options: argparse.Namespace) -> None:
+    """Reject options that tracing does not support, and data for the merge error if nothing is merged."""
+    for name in ("data", "classes", "template", "read") if options.traced else ():
+        if getattr(options, name, None) is not None:
+            raise InputError(f"--{name} does not apply to --traced; omit it")
+    if options.traced and len(options.model) > 1:
+        raise InputError(f"{len(options.model)} models with --traced; expected one")
     if options.data is not None and len(options.model) < 2:
         raise InputError("--data needs several MODELs, whose merge error it measures; omit it")
     if options.data is None and hasattr(options, "read"):
         raise InputError("--read needs --data, whose columns it names; omit it")
-
-
-def _check_traced(options: argparse.Namespace) -> None:
-    """Reject options that tracing does not support."""
-    for name in ("data", "classes", "template", "read"):
-        if getattr(options, name, None) is not None:
-            raise InputError(f"--{name.replace('_', '-')} does not apply to --traced; omit it")
-    if len(options.model) > 1:
-        raise InputError(f"{len(options.model)} models with --traced; expected one")
 
 
 def _drift_report(

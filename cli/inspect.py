@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from ..bundle import store
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density_file import Density
@@ -18,19 +19,6 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import REMEDY, REPORT, Verification
 from ..bundle.signature import check_signature, signature_file
-from ..bundle.store import (
-    ARCHITECTURE,
-    CALIBRATION,
-    DENSITY,
-    ENGINES,
-    PLAN,
-    PROCESSOR,
-    TOKENIZER_GRAPH,
-    WEIGHTS,
-    Bundle,
-    located,
-    resolve,
-)
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture
 from ..bundle.weights import check_fused
 from ..calib.decisions.decision_lines import calibration_lines, distance_lines
@@ -44,7 +32,6 @@ from .fuse import adapters_text
 from .terminal import aligned, show, size, table
 
 EXAMPLE = "hydrant inspect out/"
-
 SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
@@ -60,7 +47,7 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
-    bundle = located(options.bundle, value(load, "revision", options))
+    bundle = store.located(options.bundle, value(load, "revision", options))
     facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))
     if trust is not None:
         facts["signature"] = f"the owner of {trust} signed these files"
@@ -68,19 +55,19 @@ def run(options: argparse.Namespace) -> int:
     return 1 if facts["problems"] else 0
 
 
-def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
+def inspect_bundle(bundle: store.Bundle | str | Path) -> dict[str, Any]:
     """Return facts about a bundle; ``problems`` lists altered and malformed files."""
-    bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
+    bundle = bundle if isinstance(bundle, store.Bundle) else store.resolve(bundle)
     look = _Look(bundle)
-    architecture = look.at(ARCHITECTURE, bundle.any_architecture)
-    plan = look.at(PLAN, bundle.plan)
+    architecture = look.at(store.ARCHITECTURE, bundle.any_architecture)
+    plan = look.at(store.PLAN, bundle.plan)
     declared = architecture if architecture is not None and architecture.is_declared else None
     if declared is not None and plan is not None:
-        look.at(WEIGHTS, lambda: _check_weights(bundle, declared, plan))
+        look.at(store.WEIGHTS, lambda: _check_weights(bundle, declared, plan))
     elif architecture is not None and declared is None:
         look.at(CHECKPOINT, lambda: bundle.read_json(CHECKPOINT))
-    calibration = look.at(CALIBRATION, lambda: Calibration.of(bundle).to_json())
-    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if declared is not None else None
+    calibration = look.at(store.CALIBRATION, lambda: Calibration.of(bundle).to_json())
+    cost = look.at(store.PLAN, lambda: cost_of(bundle).to_json()) if declared is not None else None
     columns = [] if plan is None else list(zip(*plan.head_counts(), strict=True))  # [layers][members]
     fusion = bundle.manifest.get("fusion", {})
     return {
@@ -106,11 +93,11 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "labels": bundle.labels,
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
-        "distance": look.at(DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
-        "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
+        "distance": look.at(store.DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
+        "processor": look.at(store.PROCESSOR, lambda: _processor(bundle, architecture), words=True),
         "inputs": [] if architecture is None else list(architecture.input_names),
         "tokenizer_graph": _tokenizer_graph(look),
-        "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
+        "graphs": {name: look.at(name, partial(_graph, look, name), words=True) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
         "signature": "not checked; give --trust" if signature_file(bundle) else None,
         "verified": _verified(look),
@@ -122,35 +109,26 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
 class _Look:
     """State of every file of a bundle, and its problems in words."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: store.Bundle) -> None:
         self.bundle = bundle
         self.problems: list[str] = []
         self.states = {name: self._state(name) for name in bundle.manifest["files"]}
-        for name in (ARCHITECTURE, PLAN, WEIGHTS, CALIBRATION):
+        for name in (store.ARCHITECTURE, store.PLAN, store.CALIBRATION):  # a copy to serve has no weights
             if name not in self.states:
                 self.problems.append(f"{name}: not listed in {MANIFEST}")
-        self.graphs = [name for name in self.states if name.endswith(".onnx") and name != TOKENIZER_GRAPH]
+        self.graphs = [name for name in self.states if name.endswith(".onnx") and name != store.TOKENIZER_GRAPH]
         for name in [name for name in self.states if name.startswith("reports/") and name.endswith(".json")]:
             self.at(name, partial(bundle.read_json, name))
 
-    def at(self, name: str, read: Callable[[], Any]) -> Any:
-        """Return ``read()``; if the file is altered, missing or malformed, note that and return ``None``."""
-        if self.states.get(name) != "ok":
-            return None
+    def at(self, name: str, read: Callable[[], Any], words: bool = False) -> Any:
+        """Return ``read()``; note why a file or folder cannot be used, and return ``None``, or that reason in words."""
+        if (state := self.states.get(name, "ok" if words else "absent")) != "ok":
+            return state if words else None
         try:
             return read()
         except Exception as error:  # any error of a malformed file
-            self.note(name, error)
-            return None
-
-    def words(self, name: str, read: Callable[[], str | None]) -> str | None:
-        """Return ``read()`` of a file or folder, or the reason why it cannot be used."""
-        if (state := self.states.get(name, "ok")) != "ok":
-            return state
-        try:
-            return read()
-        except Exception as error:  # as above
-            return f"unusable: {self.note(name, error)}"
+            reason = self.note(name, error)
+            return f"unusable: {reason}" if words else None
 
     def note(self, name: str, error: Exception) -> str:
         """Note and return the reason why a file cannot be used."""
@@ -162,7 +140,7 @@ class _Look:
 
     def _state(self, name: str) -> str:
         """``ok``, ``missing``, ``altered`` or ``not downloaded``."""
-        large = name == WEIGHTS or name.endswith((".onnx", ".data")) or name.startswith(f"{ENGINES}/")
+        large = name == store.WEIGHTS or name.endswith((".onnx", ".data")) or name.startswith(f"{store.ENGINES}/")
         if large and not self.bundle.is_local(name):
             return "not downloaded"
         try:
@@ -173,9 +151,9 @@ class _Look:
         return "ok"
 
 
-def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -> None:
+def _check_weights(bundle: store.Bundle, architecture: Architecture, plan: HeadPlan) -> None:
     """Compare the shapes of the weights with plan, architecture and labels."""
-    with safe_open(bundle.path / WEIGHTS, "np") as file:  # its digest has been checked
+    with safe_open(bundle.path / store.WEIGHTS, "np") as file:  # its digest has been checked
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
 
@@ -201,7 +179,7 @@ def _prompts(recorded: Any) -> str | None:
     return ", ".join(prompts.templates) or f"{sum(map(len, prompts.texts))} texts for {len(prompts.classes)} classes"
 
 
-def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | None:
+def _processor(bundle: store.Bundle, architecture: AnyArchitecture | None) -> str | None:
     """Describe the processor."""
     if architecture is None:
         return "unreadable without config.json" if bundle.processor_folder() else None
@@ -219,13 +197,14 @@ def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | No
 
 def _tokenizer_graph(look: _Look) -> str | None:
     """Describe the tokenizer graph, and report if it is outdated."""
-    state = look.states.get(TOKENIZER_GRAPH)
+    state = look.states.get(store.TOKENIZER_GRAPH)
     if state is None:
         return None
     if state != "ok":
         return state
-    source = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
-    if source != tokenizer_source(look.bundle):
+    if graph_metadata(look.bundle.path / store.TOKENIZER_GRAPH).get("hydrant.tokenizer") != tokenizer_source(
+        look.bundle
+    ):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
     beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"
@@ -233,7 +212,7 @@ def _tokenizer_graph(look: _Look) -> str | None:
 
 def _graph(look: _Look, name: str) -> str:
     """Describe a graph: its operators, or without ``onnx`` its metadata."""
-    if look.states.get(CALIBRATION) == "ok":  # otherwise that is the problem
+    if look.states.get(store.CALIBRATION) == "ok":  # otherwise that is the problem
         check_graph(look.bundle, name)
     try:
         onnx = require("onnx", "fuse", "read its operators")
@@ -273,7 +252,7 @@ def _verified(look: _Look) -> str:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
-    return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
+    return look.at(REPORT, lambda: _verification(Verification.of(look.bundle)), words=True) or ""
 
 
 def _verification(report: Verification | None) -> str | None:
@@ -307,7 +286,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     graphs = [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()]
     lines += graphs or ["graph         none; create one with `hydrant export`"]
     if facts["tokenizer_graph"] is not None:
-        lines.append(f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
+        lines.append(f"tokenizer     {store.TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
     if facts["signature"] is not None:
@@ -357,10 +336,8 @@ def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
     ]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
-            lines.append(
-                f"checked       logits within {difference:.1e} of the original with the same heads masked (masking "
-                f"changes them by {effect:.1e})"
-            )
+            within = f"logits within {difference:.1e} of the original with the same heads masked"
+            lines.append(f"checked       {within} (masking changes them by {effect:.1e})")
     return [*lines, f"lacks         {facts['lacks']}"]
 
 

@@ -1,7 +1,4 @@
-"""Command line: one thin subcommand per stage.
-
-Exit status: 0 on success, 1 when a check failed, 2 for unusable input or usage, 130 after Ctrl-C.
-"""
+"""Command line; exit status 0 on success, 1 if a check failed, 2 for unusable input or usage, 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -47,9 +44,7 @@ COMMANDS = {
 }
 """Every subcommand and its summary; the module of the same name defines its options."""
 
-FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")
-"""Commands that most users need first."""
-
+FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")  # commands that most users need first
 SAME = {"--data": "--input", "--input": "--data"}
 """Options with the same meaning in different commands: labelled examples, and unlabelled inputs."""
 
@@ -109,8 +104,7 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches  # only needed for errors
 
         options = [name for name in self._option_string_actions if name.startswith("--")]
-        before = takewhile("--".__ne__, self.words)  # no options follow --
-        flags = [word.partition("=")[0] for word in before if word.startswith("--")]
+        flags = [word.partition("=")[0] for word in takewhile("--".__ne__, self.words) if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
         other = [(flag, SAME[flag]) for flag, _ in wrong if SAME.get(flag) in options]
         if self._subparsers and self.words:
@@ -155,6 +149,7 @@ class _Subparser(Parser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     verbose, options = False, argparse.Namespace()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # PyTorch's waiting threads would spin: slow beside other load
     open_streams()
     try:
         with standard_output():
@@ -199,10 +194,8 @@ def _unexpected(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if "No usable temporary directory" in str(cause):
-            return (
-                "no writable folder for temporary files; set TMPDIR to one (in a container with a read-only file "
-                "system: mount a tmpfs at /tmp)"
-            )
+            text = "no writable folder for temporary files"
+            return f"{text}; set TMPDIR to one (in a container with a read-only file system: mount a tmpfs at /tmp)"
         cause = cause.__cause__ or cause.__context__
     return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and please report it"
 

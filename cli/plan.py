@@ -21,9 +21,7 @@ from .command_options import Command, call, choose, positive, value
 from .terminal import members_of, print_beside, print_json, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
-
-BESIDE = Path()
-"""Marks a picture without a name; no file can have this path."""
+BESIDE = Path()  # marks a picture without a name; no file can have this path
 
 
 def arguments(command: Command) -> None:
@@ -124,8 +122,7 @@ def _check_explored(options: argparse.Namespace) -> None:
 def exploration_text(result: Exploration) -> str:
     """Format every plan, cheapest first, and the chosen one."""
     body = []
-    by_cost = sorted(enumerate(result.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
-    for place, row in by_cost:
+    for place, row in sorted(enumerate(result.rows), key=lambda item: (item[1].fork is not None, item[1].ratio)):
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
         quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
         metrics = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
@@ -167,10 +164,8 @@ def plan_text(plan: HeadPlan) -> str:
         rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
     ratio = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
-    lines = [
-        table(headers, rows),
-        f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads",
-    ]
+    kept = f"{members_of(len(counts))} {verb} {ratio:.0%} of {plan.layers} × {plan.heads} heads"
+    lines = [table(headers, rows), kept]
     if overlap["mean"] is not None:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
@@ -217,14 +212,9 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
     hidden = len(others) - (rows - 1)
     body += [["…", f"{hidden} more", "", "", "", "", ""]] if hidden > 0 else []
-    return "\n".join(
-        [
-            f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
-            f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
-            table(headers, body),
-            TO_TUNE if facts.get("to_tune") else UNTUNED,
-        ]
-    )
+    plans = f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}"
+    title = f"{plans}, compared on {facts['examples_held_out']} held-out examples, calibrated:"
+    return "\n".join([title, table(headers, body), TO_TUNE if facts.get("to_tune") else UNTUNED])
 
 
 def circuit_text(facts: Mapping[str, Any]) -> str:
@@ -257,9 +247,5 @@ def margin_text(facts: Mapping[str, Any]) -> str:
     return f"{text}; the requested plan had {first[name]:{form}} and was replaced"
 
 
-_FIGURES = {
-    "nll": "NLL",
-    "rmse": "RMSE",
-    "auroc_predictive_entropy": "AUROC by entropy",
-    "auroc_max_probability": "AUROC by max probability",
-}
+_AREAS = {"auroc_predictive_entropy": "AUROC by entropy", "auroc_max_probability": "AUROC by max probability"}
+_FIGURES = {"nll": "NLL", "rmse": "RMSE", **_AREAS}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.staging import atomic_file, check_file, destination
+from ..bundle.strict_json import json_line
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
 from ..data.images import is_image
@@ -33,7 +34,6 @@ from ..runtime.offline.row_files import (
     failures,
     filed,
     form_of,
-    json_line,
     opened,
     split,
     table_row,

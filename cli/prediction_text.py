@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import short
+from ..tasks import LENGTH_DEVIATION
 from .terminal import table
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
+ASSIGNED = "{label} {probability:.2f}".format_map
 UNCERTAINTIES: list[Column] = [
     ("predictive entropy", lambda row: f"{row['predictive_entropy']:.3f}"),
     ("expected entropy", lambda row: f"{row['expected_entropy']:.3f}"),
@@ -30,7 +32,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("interval", lambda row: f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"),
     ],
     "labels": [
-        ("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)),
+        ("labels", lambda row: short(", ".join(map(ASSIGNED, row["labels"])) or "none", 60)),
         *UNCERTAINTIES,
     ],
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
@@ -38,10 +40,22 @@ COLUMNS: dict[str, list[Column]] = {
 }
 
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
-OPTIONAL: list[Column] = [
-    ("distance", lambda row: f"{row['distance']:.2f}"),
-    ("decision", lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key))),
-]
+LENGTH_LIMIT = 3
+"""Length deviation beyond which a flagged text is unlike the training data in length, not in content."""
+
+
+def _decision(row: Row) -> str:
+    words, length = [words for key, words in DECISIONS.items() if row.get(key)], row.get(LENGTH_DEVIATION)
+    if row.get("out_of_distribution") and length is not None:
+        words[-1] += " in length" if abs(length) > LENGTH_LIMIT else " in content"
+    return ", ".join(words)
+
+
+OPTIONAL: dict[str, Column] = {
+    "energy": ("energy", lambda row: f"{row['energy']:.2f}"),
+    "distance": ("distance", lambda row: f"{row['distance']:.2f}"),
+    LENGTH_DEVIATION: ("length", lambda row: f"{row[LENGTH_DEVIATION]:.1f}"),
+}
 
 
 def prediction_text(rows: Sequence[Row]) -> str:
@@ -58,10 +72,9 @@ def _table(rows: Sequence[Row]) -> str:
     columns = [
         column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
     ]
-    if any("distance" in row for row in predicted):
-        columns = [*columns, OPTIONAL[0]]
+    columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
-        columns = [*columns, OPTIONAL[1]]
+        columns.append(("decision", _decision))
     no_span = ["–", "no span", *["–"] * (len(columns) - 2)]
     body = [[name, *([cell(row) for _, cell in columns] if row else no_span)] for name, row in lines]
     return table(["input", *(header for header, _ in columns)], body)
@@ -76,10 +89,5 @@ def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     return lines
 
 
-def _label(each: Row) -> str:
-    return f"{each['label']} {each['probability']:.2f}"
-
-
 def _input(item: str | list[str]) -> str:
-    text = item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
-    return short(text, 46)
+    return short(item if isinstance(item, str) else " | ".join(short(part, 22) for part in item), 46)

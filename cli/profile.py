@@ -103,18 +103,12 @@ def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
 
 def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
     first, many = cases[0], _many_backends(cases)
-    shape = settings.shape(first.batch, first.sequence)
-    heading = f"peak memory of a process that loads the model and runs {shape}"
-    rows = [
-        [
-            case.model,
-            *([f"{case.backend} {case.precision}"] if many else []),
-            f"{case.peak_bytes / 1e6:.0f}",
-            f"{case.imports_bytes / 1e6:.0f}",
-            "–" if case.ratio is None else f"{case.ratio:.2f}",
-        ]
-        for case in cases
-    ]
+    heading = f"peak memory of a process that loads the model and runs {settings.shape(first.batch, first.sequence)}"
+    rows = []
+    for case in cases:
+        backend, ratio = f"{case.backend} {case.precision}", "–" if case.ratio is None else f"{case.ratio:.2f}"
+        sizes = [f"{size / 1e6:.0f}" for size in (case.peak_bytes, case.imports_bytes)]
+        rows.append([case.model, *([backend] if many else []), *sizes, ratio])
     headers = ["model", *(["backend"] if many else []), "peak MB", "imports MB", "÷ single"]
     return f"{heading}\n{table(headers, rows)}"
 

@@ -19,6 +19,7 @@ def arguments(command: Command) -> None:
     command.heading("common")
     command.take(push, "to", metavar="FOLDER")
     command.take(push, "private")
+    command.take(push, "serving")
     command.take(push, "revision", metavar="BRANCH")
     command.take(push, "force")
     command.notes.append("The token is read from HF_TOKEN, or from `hf auth login`.")

@@ -9,13 +9,8 @@ from ..errors import InputError
 
 READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
 
-RENAMED = {
-    "--text-column": "text",
-    "--text-pair-column": "text_pair",
-    "--label-column": "label",
-    "--examples": "examples",
-    "--batch-size": "batch_size",
-}
+COLUMNS = {"--text-column": "text", "--text-pair-column": "text_pair", "--label-column": "label"}
+RENAMED = {**COLUMNS, "--examples": "examples", "--batch-size": "batch_size"}
 
 KEPT = {("predict", "--batch-size")}
 

@@ -18,7 +18,6 @@ from ..bundle.strict_json import json_text
 from ..errors import InputError
 
 log = logging.getLogger("hydrant")
-
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control and direction characters, which labels of an untrusted bundle may contain."""
 
@@ -124,8 +123,7 @@ def open_streams() -> None:
     """Open a missing standard output or standard error (``>&-``) on the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
-            setattr(sys, name, nowhere)
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def discard_output() -> None:

@@ -60,13 +60,10 @@ def run(options: argparse.Namespace) -> int:
 
 def tune_text(report: TuneReport) -> str:
     """Format the data, every epoch, the metrics before and after, and the next command."""
-    metrics = {
-        "NLL": (report.nll_before, report.nll_after),
-        "accuracy": (report.accuracy_before, report.accuracy_after),
-        "ECE": (report.ece_before, report.ece_after),
-        "RMSE": (report.rmse_before, report.rmse_after),
-    }
-    rows = [[title, *(f"{value:.4f}" for value in pair)] for title, pair in metrics.items() if None not in pair]
+    rows = []
+    for name, title in {"nll": "NLL", "accuracy": "accuracy", "ece": "ECE", "rmse": "RMSE"}.items():
+        pair = [getattr(report, f"{name}_{when}") for when in ("before", "after")]
+        rows += [] if None in pair else [[title, *(f"{value:.4f}" for value in pair)]]
     alone = [f"member {member}\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
     source = "held-out examples, one in ten" if report.held_out else f"examples of {report.validation}"
     lines = [
@@ -85,15 +82,10 @@ def tune_text(report: TuneReport) -> str:
 
 
 def _history(history: Sequence[Epoch]) -> str:
-    rows = [
-        [
-            str(entry.epoch),
-            "–" if entry.loss is None else f"{entry.loss:.4f}",
-            f"{entry.nll:.4f}",
-            f"{entry.rmse if entry.accuracy is None else entry.accuracy:.4f}",
-        ]
-        for entry in history
-    ]
+    rows = []
+    for entry in history:
+        loss, value = entry.loss, entry.rmse if entry.accuracy is None else entry.accuracy
+        rows.append([str(entry.epoch), "–" if loss is None else f"{loss:.4f}", f"{entry.nll:.4f}", f"{value:.4f}"])
     quality = "RMSE" if history and history[0].accuracy is None else "accuracy"
     return table(["epoch", "loss", "validation NLL", quality], rows)
 
@@ -107,13 +99,8 @@ def _outcome(report: TuneReport) -> list[str]:
     lines = [f"wrote {report.bundle}: {weights}; exported again: {', '.join(report.graphs) or 'no graphs'}"]
     before, after = report.accuracy_before, report.accuracy_after
     if before is not None and after is not None and after < before:
-        lines.append(
-            f"accuracy fell by {100 * (before - after):.2f} points while NLL improved; "
-            "compare both on test data: hydrant evaluate"
-        )
+        fell = f"accuracy fell by {100 * (before - after):.2f} points while NLL improved"
+        lines.append(f"{fell}; compare both on test data: hydrant evaluate")
     lines += again
-    lines.append(
-        f"{'temperature' if before is not None else 'intervals'}, thresholds and distance were removed; refit them: "
-        f"hydrant calibrate {report.bundle} --data FILE --fit FILE"
-    )
-    return lines
+    removed = f"{'intervals' if before is None else 'temperature'}, thresholds and distance were removed"
+    return [*lines, f"{removed}; refit them: hydrant calibrate {report.bundle} --data FILE --fit FILE"]

@@ -38,15 +38,11 @@ def verify_text(report: VerifyReport) -> str:
     parts = []
     for backend in report.backends:
         parts.append(f"{backend.backend} ({backend.precision}) against {report.reference}, {report.inputs}")
-        rows = [
-            [name, f"{values['max_abs']:.2e}", f"{values['mean_abs']:.2e}", f"{values['max_rel']:.2e}"]
-            for name, values in backend.outputs.items()
-        ]
+        kinds = ("max_abs", "mean_abs", "max_rel")
+        rows = [[name, *(f"{values[kind]:.2e}" for kind in kinds)] for name, values in backend.outputs.items()]
         parts.append(table(["output", "max abs", "mean abs", "max rel"], rows))
-        rows = [
-            [gate.name, f"{gate.value:.6g}", f"{gate.limit:g}", "ok" if gate.passed else "FAILED"]
-            for gate in backend.gates
-        ]
+        verdicts = {True: "ok", False: "FAILED"}
+        rows = [[each.name, f"{each.value:.6g}", f"{each.limit:g}", verdicts[each.passed]] for each in backend.gates]
         parts.append(table(["gate", "measured", "limit", ""], rows))
         unranked = [name for name, value in backend.agreement["spearman"].items() if value is None]
         if unranked:

@@ -1,7 +1,4 @@
-"""Sound → waveform or spectrogram tensor, as the feature extractors of Wav2Vec2, AST and Whisper, without torch.
-
-Files are not resampled. For spectrograms, shorter sounds are filled with silence, longer ones truncated with a warning.
-"""
+"""Sound → waveform or spectrogram tensor, as the feature extractors of Wav2Vec2, AST and Whisper, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
 log = logging.getLogger(__name__)
-
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
@@ -154,8 +150,7 @@ def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     energies = _energies((frames - 0.97 * before) * np.hanning(WIDTH), 512)
     edges = np.linspace(_kaldi_mel(20.0), _kaldi_mel(rate // 2), bands + 2)
     triangles = _triangles(_kaldi_mel(np.arange(257) * rate / 512), edges)
-    spectrogram: np.ndarray = np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
-    return spectrogram
+    return np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
 
 
 def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
@@ -163,17 +158,16 @@ def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     padded = np.pad(samples.astype(np.float64), WIDTH // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WIDTH)[::HOP][:-1]
     energies = _energies(frames * np.hanning(WIDTH + 1)[:-1], WIDTH)
-    edges = _slaney_hertz(np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2))
+    mel = np.linspace(0, 15 + np.log(8) * _STEPS, bands + 2)  # on Slaney's scale, 15 at 1000 Hz: linear below
+    edges = np.where(mel < 15, 200 * mel / 3, 1000 * np.exp((mel - 15) / _STEPS))
     triangles = _triangles(np.linspace(0, rate // 2, WIDTH // 2 + 1), edges) * (2 / (edges[2:] - edges[:-2]))
     logarithms = np.log10(np.maximum(energies @ triangles, 1e-10)).T
-    spectrogram: np.ndarray = ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
-    return spectrogram
+    return ((np.maximum(logarithms, logarithms.max() - 8) + 4) / 4).astype(np.float32)
 
 
 def _energies(frames: np.ndarray, length: int) -> np.ndarray:
     """Squared magnitudes of the frequencies of each frame: [frames, samples] → [frames, length / 2 + 1]."""
-    energies: np.ndarray = np.abs(np.fft.rfft(frames, length)) ** 2
-    return energies
+    return np.abs(np.fft.rfft(frames, length)) ** 2
 
 
 def _triangles(places: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -187,11 +181,6 @@ def _kaldi_mel(hertz: float | np.ndarray) -> np.ndarray:
 
 
 _STEPS = 27 / np.log(6.4)  # mel per factor e above 1000 Hz on Slaney's scale
-
-
-def _slaney_hertz(mel: np.ndarray) -> np.ndarray:
-    """Slaney's scale: 15 mel at 1000 Hz, linear below and logarithmic above."""
-    return np.where(mel < 15, 200 * mel / 3, 1000 * np.exp((mel - 15) / _STEPS))
 
 
 class KaldiSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_type", tag="ASTFeatureExtractor"):

@@ -112,23 +112,11 @@ def check_inputs(spec: InputSpec, rate: int = 16_000) -> list[Any]:
 
 def _texts(words: bool) -> list[Any]:
     texts: list[Any] = [
-        "hello world",
-        "What is the weather like today?",
-        "TRANSFER 250.75 EUR, please!",
-        "  two  spaces,\ta tab\nand a line break ",
-        "café naïve façade coöperate",
-        "Straße nach Größenwahn",
-        "Привет, мир",
-        "你好，世界",
-        "こんにちは世界",
-        "안녕하세요 세계",
-        "مرحبا بالعالم",
-        "नमस्ते दुनिया",
-        "🙂 thanks 👍🏽",
-        "https://example.com/a?b=c#d user@example.com",
-        LONG,
-        "",
-    ]
+        "hello world", "What is the weather like today?", "TRANSFER 250.75 EUR, please!",
+        "  two  spaces,\ta tab\nand a line break ", "café naïve façade coöperate", "Straße nach Größenwahn",
+        "Привет, мир", "你好，世界", "こんにちは世界", "안녕하세요 세계", "مرحبا بالعالم", "नमस्ते दुनिया",
+        "🙂 thanks 👍🏽", "https://example.com/a?b=c#d user@example.com", LONG, "",
+    ]  # fmt: skip
     if words:
         return [*texts, ["John", "Smith", "lives", "in", "New", "York", "."], ["don't", "café", "世界"]]
     return [*texts, ("how are you", "fine thanks"), ("What is the weather?", LONG)]
@@ -176,8 +164,7 @@ def from_json(data: Mapping[str, Any]) -> Any:
     if "pair" in data:
         return tuple(data["pair"])
     if "sound" in data:
-        samples = np.frombuffer(base64.b64decode(data["sound"]), "<i2")
-        return Sound(samples.astype(np.float32) / 2**15, data["rate"])
+        return Sound(np.frombuffer(base64.b64decode(data["sound"]), "<i2").astype(np.float32) / 2**15, data["rate"])
     if "image" in data:
         return base64.b64decode(data["image"])
     return data["words"] if "words" in data else data["text"]

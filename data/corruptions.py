@@ -1,7 +1,6 @@
 """Corrupted images and texts (ImageNet-C, Hendrycks & Dietterich 2019), and OOD inputs synthesised from the data.
 
-Synthetic OOD inputs serve to choose scores and never to report them (Hendrycks et al. 2019). In turn, words or patches
-are shuffled, halves of two inputs joined, and scripts changed or images corrupted.
+Synthetic OOD inputs serve to choose scores and never to report them (Hendrycks et al. 2019).
 """
 
 from __future__ import annotations
@@ -60,10 +59,6 @@ def _contrast(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     return _bytes((values - mean) * CONTRAST[level] + mean)
 
 
-def _brightness(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
-    return _bytes(_unit(image) + BRIGHTNESS[level])
-
-
 def _jpeg(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
@@ -77,18 +72,14 @@ def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
     width, height = (max(1, round(edge * PIXELATE[level])) for edge in image.size)
-    coarse = image.resize((width, height), Image.Resampling.BOX)
-    return np.asarray(coarse.resize(image.size, Image.Resampling.NEAREST))
+    return np.asarray(image.resize((width, height), Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST))
 
 
 CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = {
-    "gaussian noise": _noise,
-    "blur": _blur,
-    "contrast": _contrast,
-    "brightness": _brightness,
-    "jpeg": _jpeg,
+    "gaussian noise": _noise, "blur": _blur, "contrast": _contrast,
+    "brightness": lambda image, level, _: _bytes(_unit(image) + BRIGHTNESS[level]), "jpeg": _jpeg,
     "pixelate": _pixelate,
-}
+}  # fmt: skip
 
 
 def _unit(image: Any) -> np.ndarray:
@@ -130,8 +121,7 @@ def _typo(word: str, kind: str, rng: np.random.Generator) -> str:
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
     if kind == "drop":
         return word[:at] + word[at + 1 :]
-    key = _neighbour(word[at], rng)
-    return word[: at + (kind == "insert")] + key + word[at + 1 :]
+    return word[: at + (kind == "insert")] + _neighbour(word[at], rng) + word[at + 1 :]
 
 
 def _neighbour(letter: str, rng: np.random.Generator) -> str:

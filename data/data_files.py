@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -152,8 +152,8 @@ def _json_lines(path: Path) -> Records:
 
 
 def _parquet(path: Path) -> Records:
-    """A Parquet table; ``datasets`` reads class names and file columns from its schema."""
-    datasets = require("datasets", "fuse", "read Parquet")
+    """A Parquet table; ``datasets`` reads class names and file columns from the schema that it wrote."""
+    require("pyarrow", "parquet", "read Parquet")
     check_filled(path)
     parts = _guarded(_arrow_batches(path), path)
     first = next(parts, None)
@@ -161,9 +161,11 @@ def _parquet(path: Path) -> Records:
         return iter(()), {}
     _check_once(first.schema.names, path)
     features: dict[str, Any] = {}
-    for name in first.schema.names:
-        with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not support
-            features |= datasets.Features.from_arrow_schema(first.select([name]).schema)
+    if b"huggingface" in (first.schema.metadata or {}):
+        datasets = require("datasets", "fuse", "read a table of datasets")
+        for name in first.schema.names:
+            with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not support
+                features |= datasets.Features.from_arrow_schema(first.select([name]).schema)
     named = {name: class_names(feature) for name, feature in features.items()}
     files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # such as images
 
@@ -176,7 +178,7 @@ def _parquet(path: Path) -> Records:
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
-    parquet = require("pyarrow.parquet", "fuse", "read Parquet")
+    parquet = require("pyarrow.parquet", "parquet", "read Parquet")
     _check_regular(path)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # default: a whole row group
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
@@ -189,12 +191,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
 
 
-READERS: dict[str, Callable[[Path], Records]] = {
-    ".csv": _delimited,
-    ".tsv": _delimited,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
-}
+READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".parquet": _parquet}
 
 
 def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
@@ -278,10 +275,9 @@ def _check_regular(path: Path) -> None:
 
 def _checked(array: np.ndarray) -> np.ndarray:
     """Check that texts consist of characters: NumPy reads any four bytes as one."""
-    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
-        codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
-        if codes.max() > sys.maxunicode:
-            raise ValueError("its texts are not of Unicode characters")
+    filled = array.dtype.kind == "U" and array.size and array.dtype.itemsize
+    if filled and np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4").max() > sys.maxunicode:
+        raise ValueError("its texts are not of Unicode characters")
     return array
 
 

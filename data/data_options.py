@@ -35,9 +35,5 @@ class DataOptions:
                 raise InputError(f"{option} is {cut(value)}; expected a whole number, {least} or more")
 
     def limit(self, usual: int | None = None) -> int | None:
-        """Maximum number of examples, or ``None`` for all.
-
-        Args:
-            usual: default if ``examples`` is not set.
-        """
+        """Maximum number of examples, ``usual`` if none is set; ``None`` for all."""
         return usual if self.examples is None else self.examples or None

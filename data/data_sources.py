@@ -28,7 +28,7 @@ def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missin
     if isinstance(name, str) and not os.path.exists(name):  # noqa: PTH110 - Path's raises for a long text
         if name.startswith(HUB):
             return _hub_rows(name, columns)
-        if _is_url(name):
+        if "://" in name:
             return _remote_rows(name, columns, missing)
         if glob.has_magic(name):
             return _pattern_rows(name, columns, missing)
@@ -37,7 +37,7 @@ def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missin
 
 def source_name(name: str | Path) -> str:
     """Name for messages and reports: URLs without credentials and query."""
-    return shown(str(name)) if _is_url(str(name)) else str(name)
+    return shown(str(name)) if "://" in str(name) else str(name)
 
 
 def check_named(name: str | Path) -> None:
@@ -47,7 +47,7 @@ def check_named(name: str | Path) -> None:
         check_filled(Path(text))
     elif text.startswith(HUB):
         hub_name(text)
-    elif not _is_url(text) and not matches(text):
+    elif "://" not in text and not matches(text):
         raise InputError(f"data {text} does not exist; expected {FORMS}")
 
 
@@ -95,10 +95,6 @@ def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
     split = splits[wanted]  # read undecoded: datasets would fetch addresses in a column of images
     table = datasets.Dataset(split.data.table.replace_schema_metadata(None), fingerprint=text)
     return table_rows(table, columns, text, split.features)
-
-
-def _is_url(text: str) -> bool:
-    return "://" in text
 
 
 def shown(url: str) -> str:

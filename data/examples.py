@@ -17,16 +17,7 @@ from .data_options import DataOptions
 from .data_sources import HUB, named_rows, source_name
 from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
-from .python_inputs import (
-    column_names,
-    feature_of,
-    is_table,
-    item_rows,
-    only_split,
-    ordered,
-    table_rows,
-    unformatted,
-)
+from .python_inputs import column_names, feature_of, is_table, item_rows, only_split, ordered, table_rows, unformatted
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
 from .specs import InputSpec
 from .tensors import TensorProcessor
@@ -35,19 +26,11 @@ from .text import empty_text
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples in memory.
-
-    Attributes:
-        inputs: texts, lists of words, pairs of texts (tuples), images (paths, PIL images or uint8 arrays), sounds, or
-            ready tensors (mappings of names to tensors without the batch axis).
-        labels: [N] int64 class indices, or float64 numbers for regression; [N, W] int64 word tags,
-            ``data.label_encoding.IGNORED`` where absent; [N, C] bool for multi-label models; or ``None``.
-        source: name of the data in messages and reports.
-    """
+    """Examples in memory: raw inputs, or ready tensors (mappings of names to tensors without the batch axis)."""
 
     inputs: Sequence[Any]
-    labels: np.ndarray | None
-    source: str
+    labels: np.ndarray | None  # [N] int64 classes or float64 scores, [N, W] int64 tags (or IGNORED), [N, C] bool
+    source: str  # name in messages and reports
 
     @property
     def name(self) -> str:
@@ -173,8 +156,7 @@ def read_examples(
         wanted = f"a column {columns.label!r}{names}, for words 'tags' or 'ner_tags'"
         how = "choose with --read label=NAME, DataOptions(label=…)"
         raise InputError(f"data {source} has no label{where}; expected {wanted} ({how}){hint}")
-    encoded = isinstance(data, Examples)  # labels are class indices
-    return Examples(inputs, None if unlabelled else encode(sample, labels, task, encoded), source)
+    return Examples(inputs, None if unlabelled else encode(sample, labels, task, isinstance(data, Examples)), source)
 
 
 def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:

@@ -1,8 +1,4 @@
-"""Compact records of examples, which later measure how many examples two data sets share.
-
-Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes, a bottom-k
-sketch (Cohen and Kaplan 2007).
-"""
+"""Compact records of examples, which measure how many two data sets share: a bottom-k sketch (Cohen & Kaplan 2007)."""
 
 from __future__ import annotations
 

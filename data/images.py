@@ -79,16 +79,9 @@ class ImageProcessor:
 
     def describe(self) -> dict[str, Any]:
         """Preprocessing settings, for other runtimes that prepare the same tensors."""
-        return {
-            "modality": "image",
-            "channels": self._channels,
-            "resize": self._size,
-            "resample": self._resample,
-            "center_crop": self._crop,
-            "scale": self._scale,
-            "mean": None if self._mean is None else self._mean.tolist(),
-            "std": None if self._std is None else self._std.tolist(),
-        }
+        sizes = {"resize": self._size, "resample": self._resample, "center_crop": self._crop, "scale": self._scale}
+        mean, std = (None if each is None else each.tolist() for each in (self._mean, self._std))
+        return {"modality": "image", "channels": self._channels, **sizes, "mean": mean, "std": std}
 
     def _per_channel(self, value: Any, file: Path) -> np.ndarray:
         values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)

@@ -288,8 +288,7 @@ def word_starts(items: Sequence[Any], tokens: int) -> np.ndarray:
 def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Labels of tokens [B, T] from the words that begin there [B, T] and the labels of words [B, W]."""
     inside = (starts != NO_WORD) & (starts < labels.shape[1])
-    tags = np.take_along_axis(labels, np.where(inside, starts, 0), axis=1)
-    return np.where(inside, tags, IGNORED)
+    return np.where(inside, np.take_along_axis(labels, np.where(inside, starts, 0), axis=1), IGNORED)
 
 
 def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:

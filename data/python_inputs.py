@@ -10,25 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, listing
+from . import raw_inputs as raw
 from .data_options import DataOptions
 from .label_encoding import class_names, plain
-from .raw_inputs import (
-    AUDIO,
-    SPLITS,
-    TENSORS,
-    WORDS,
-    Row,
-    Unusable,
-    as_input,
-    column_rows,
-    image_array,
-    input_keys,
-    is_pair,
-    is_record,
-    is_tensor,
-    kind_of,
-    kinds,
-)
 from .specs import Modality
 
 EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
@@ -40,38 +24,42 @@ def given_inputs(
 ) -> Iterable[Any]:
     """Raw inputs, one by one and in order."""
     columns = DataOptions(text_column or "text", text_pair=text_pair_column)
-    keys = input_keys(columns, modality) if text_column is None else (text_column,)
-    inputs = column_rows(only_split(inputs), keys)
+    keys = raw.input_keys(columns, modality) if text_column is None else (text_column,)
+    inputs = raw.column_rows(only_split(inputs), keys)
     if is_table(inputs):
         names = _input_columns(inputs, columns, keys, only=text_column is None)
         return (_cells(cells, columns, keys) for cells in _table_cells(inputs, names))
-    items = [inputs] if is_record(inputs, keys) else ordered(inputs, modality)
+    items = [inputs] if raw.is_record(inputs, keys) else ordered(inputs, modality)
     if text_column is None and text_pair_column is None:
-        return (as_input(item, columns, keys) for item in items)
+        return (raw.as_input(item, columns, keys) for item in items)
     wanted = f"expected a dict with the key {columns.text_pair or columns.text!r}"
-    return (
-        as_input(item, columns, keys) if is_record(item, keys) else Unusable(f"is a {kind_of(item)}; {wanted}")
-        for item in items
+    records = (
+        item if raw.is_record(item, keys) else raw.Unusable(f"is a {raw.kind_of(item)}; {wanted}") for item in items
     )
+    return (raw.as_input(item, columns, keys) for item in records)
 
 
 def ordered(inputs: Any, modality: Modality | None) -> Iterable[Any]:
     """Inputs of an object that is not a table, each unchanged."""
     inputs = unformatted(inputs)
-    if modality is None and is_pair(inputs):
+    if modality is None and raw.is_pair(inputs):
         raise InputError("inputs is a tuple of two strings: one pair or two inputs? Expected a list")
-    file = isinstance(inputs, str | Path) or (isinstance(inputs, bytes | bytearray) and modality in ("image", AUDIO))
-    sound = modality == AUDIO and isinstance(inputs, list | tuple) and isinstance(next(iter(inputs), None), float)
-    if file or sound or hasattr(inputs, "convert") or (modality == "text" and is_pair(inputs)):  # PIL images convert
+    file = isinstance(inputs, str | Path) or (
+        isinstance(inputs, bytes | bytearray) and modality in ("image", raw.AUDIO)
+    )
+    sound = modality == raw.AUDIO and isinstance(inputs, list | tuple) and isinstance(next(iter(inputs), None), float)
+    if (
+        file or sound or hasattr(inputs, "convert") or (modality == "text" and raw.is_pair(inputs))
+    ):  # PIL images convert
         return [inputs]
-    if is_tensor(inputs):
-        inputs = image_array(inputs)
+    if raw.is_tensor(inputs):
+        inputs = raw.image_array(inputs)
     if isinstance(inputs, np.ndarray):
         return _array_inputs(inputs, modality)
     listed = isinstance(inputs, Iterable) or (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"))
     tabular = hasattr(inputs, "columns") or hasattr(inputs, "collect_schema")  # unknown or lazy tables
     if tabular or not listed or isinstance(inputs, Mapping | bytes | bytearray | set | frozenset):
-        raise InputError(f"inputs is a {kind_of(inputs)}; {EXPECTED}")
+        raise InputError(f"inputs is a {raw.kind_of(inputs)}; {EXPECTED}")
     if not isinstance(inputs, Iterable):
         return (inputs[index] for index in range(len(inputs)))  # a data set of torch
     return inputs.to_pylist() if hasattr(inputs, "to_pylist") else inputs  # pyarrow's own elements are scalars
@@ -85,10 +73,9 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
         raise InputError(f"{wrong}; expected texts [N], images, sounds, or a dict of token ids")
     if text:
         return list(array.reshape(-1).tolist())
-    if modality == AUDIO:
+    if modality == raw.AUDIO:
         return [array] if array.ndim == 1 else list(array)
-    one = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    return [array] if one else image_stack(array, "inputs")
+    return [array] if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3) else image_stack(array, "inputs")
 
 
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
@@ -99,43 +86,45 @@ def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
     return list(array)
 
 
-def table_rows(table: Any, columns: DataOptions, source: str = "", features: Any = None) -> Iterator[Row]:
+def table_rows(table: Any, columns: DataOptions, source: str = "", features: Any = None) -> Iterator[raw.Row]:
     """Rows of a table in memory; labels are ``None`` without a label column."""
-    names, keys = column_names(table), input_keys(columns)
+    names, keys = column_names(table), raw.input_keys(columns)
     inputs = _input_columns(table, columns, keys)
-    columns = replace(columns, label=tags_column(columns, names)) if inputs == [WORDS] else columns
+    columns = replace(columns, label=tags_column(columns, names)) if inputs == [raw.WORDS] else columns
     named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # for a ClassLabel
     labels = [_column(table, columns.label)] if columns.label in names else []
     place = f"{source}, row" if source else "row"
     for number, cells in enumerate(_table_cells(table, [*inputs, *labels]), start=1):
         label, where = cells[len(inputs)] if labels else None, f"{place} {number}"
         label = named(label, where) if named and label is not None else label
-        yield Row(_cells(cells[: len(inputs)], columns, keys), label, where, () if labels else tuple(names))
+        yield raw.Row(_cells(cells[: len(inputs)], columns, keys), label, where, () if labels else tuple(names))
 
 
-def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
+def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[raw.Row]:
     """Rows of a list or stream: dicts, pairs of an input and its numeric label, or inputs alone."""
-    keys = input_keys(columns)
+    keys = raw.input_keys(columns)
     for number, item in enumerate(items, start=1):
         if is_table(item):
-            raise InputError(f"example {number} is a table, {kind_of(item)}; expected the data in one table, or dicts")
+            raise InputError(
+                f"example {number} is a table, {raw.kind_of(item)}; expected the data in one table, or dicts"
+            )
         value, label, names = item, None, ()
         if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # not a pair of texts
             value, label = item
         elif isinstance(item, Mapping):
             read = columns_of_words(columns, item)
             label, names = item.get(read.label), () if read.label in item else tuple(item)
-            if not is_record(item, [*keys, read.text]):
-                value = {name: item[name] for name in TENSORS if name in item} or item
-        yield Row(as_input(value, columns, keys), label, f"example {number}", names)
+            if not raw.is_record(item, [*keys, read.text]):
+                value = {name: item[name] for name in raw.TENSORS if name in item} or item
+        yield raw.Row(raw.as_input(value, columns, keys), label, f"example {number}", names)
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
     """Choose the columns by the first record: text, else sound, or words and tags."""
     usual = columns.text == DataOptions.text and columns.text not in record
-    if usual and AUDIO in record and columns.text_pair is None:
-        return replace(columns, text=AUDIO)
-    text = WORDS if usual else columns.text
+    if usual and raw.AUDIO in record and columns.text_pair is None:
+        return replace(columns, text=raw.AUDIO)
+    text = raw.WORDS if usual else columns.text
     if columns.text_pair is not None or not isinstance(record.get(text), list):
         return columns
     return replace(columns, text=text, label=tags_column(columns, list(record)))
@@ -149,7 +138,7 @@ def tags_column(columns: DataOptions, names: Sequence[Any]) -> str:
 
 def is_table(value: Any) -> bool:
     """Return True for a table of pandas, polars, pyarrow or datasets."""
-    return any(kind in TABLES or kind in DATASETS for kind in kinds(value))
+    return any(kind in TABLES or kind in DATASETS for kind in raw.kinds(value))
 
 
 def column_names(table: Any) -> list[Any]:
@@ -177,12 +166,12 @@ def _column(table: Any, name: Any) -> Any:
 
 
 def _cells(cells: Sequence[Any], columns: DataOptions, keys: Sequence[str]) -> Any:
-    return as_input(cells[0], columns, keys) if len(cells) == 1 else tuple(cells)
+    return raw.as_input(cells[0], columns, keys) if len(cells) == 1 else tuple(cells)
 
 
 def _table_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     """The values of some columns, row by row; missing values are ``None``."""
-    for kind in kinds(table):
+    for kind in raw.kinds(table):
         if kind in TABLES:
             return zip(*(TABLES[kind](table, name) for name in names), strict=True)
     return _dataset_cells(table, names)
@@ -207,7 +196,7 @@ DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}  # read ro
 
 
 def _is_column(value: Any) -> bool:
-    return not {("datasets", "Column"), ("datasets", "IterableColumn")}.isdisjoint(kinds(value))
+    return not {("datasets", "Column"), ("datasets", "IterableColumn")}.isdisjoint(raw.kinds(value))
 
 
 def _is_transformed(table: Any) -> bool:
@@ -223,7 +212,7 @@ def unformatted(value: Any) -> Any:
         if _is_transformed(source):  # older versions of datasets pass only this column
             return [entry for (entry,) in _dataset_cells(source, [name])]
         return source[name]
-    if DATASETS.isdisjoint(kinds(value)) or _is_transformed(value):
+    if DATASETS.isdisjoint(raw.kinds(value)) or _is_transformed(value):
         return value
     return value.with_format(None)
 
@@ -239,7 +228,7 @@ def feature_of(column: Any) -> Any:
 
 def only_split(inputs: Any) -> Any:
     """The table of a data set with one split; other values are unchanged."""
-    if SPLITS.isdisjoint(kinds(inputs)):
+    if raw.SPLITS.isdisjoint(raw.kinds(inputs)):
         return inputs
     if len(inputs) != 1:
         first = next(iter(inputs), "test")

@@ -14,7 +14,6 @@ from .data_options import DataOptions
 
 # Names of ready tensors, equal to the graphs' input names.
 TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
-
 PAIR = "text_pair"  # key of a second text, as in transformers pipelines
 WORDS = "tokens"  # key of a text as a list of words, for token classification
 AUDIO = "audio"  # key of a sound, as in data sets of the hub

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -11,6 +13,7 @@ from ..errors import BundleError, HydrantError, InputError
 
 T = TypeVar("T")
 Modality = Literal["text", "image", "audio"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,53 +52,32 @@ def processor_settings(folder: Path, kind: type[T], name: str = "preprocessor_co
         raise InputError(f"{error}; save the model's own processor there again, or give ready tensors") from None
 
 
-class InputSpec(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class InputSpec(ABC):
     """Shapes and limits of a model's inputs; every bundle's architecture is one."""
 
-    @property
-    def modality(self) -> Modality:
-        """Kind of the inputs."""
+    modality: Modality
+    vocabulary: Count = 0  # number of token ids
+    token_types: Count = 0  # 0 if the model has none
+    padding_token: Count = 0  # fills short sequences
+    channels: Count = 0
+    image_height: Count = 0  # pixels
+    image_width: Count = 0
+    shortest: Count = 0  # fewest samples of a sound
+    spectrogram: tuple[Count, ...] = ()  # its shape, for models that read one
+    task: str = "classification"
 
     @property
+    @abstractmethod
     def input_names(self) -> tuple[str, ...]:
         """Names of its tensors, in order."""
 
     @property
+    @abstractmethod
+    def max_sequence(self) -> int:
+        """Longest text, tokens; for images of a declared family their fixed number."""
+
+    @property
     def every_token(self) -> bool:
         """True for token classification, which reads texts word by word."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids."""
-
-    @property
-    def token_types(self) -> int:
-        """Number of token types; 0 if the model has none."""
-
-    @property
-    def padding_token(self) -> int:
-        """Token id that fills short sequences."""
-
-    @property
-    def max_sequence(self) -> int:
-        """Longest text, tokens."""
-
-    @property
-    def shortest(self) -> int:
-        """Fewest samples of a sound; 0 for other models."""
-
-    @property
-    def spectrogram(self) -> tuple[int, ...]:
-        """Shape of the input spectrograms; empty for other models."""
-
-    @property
-    def channels(self) -> int:
-        """Image channels."""
-
-    @property
-    def image_height(self) -> int:
-        """Image height, pixels."""
-
-    @property
-    def image_width(self) -> int:
-        """Image width, pixels."""
+        return self.task == "tokens"

@@ -86,11 +86,8 @@ def _tokens(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> di
         raise InputError(f"input_ids has {ids.shape[1]} tokens; this model reads at most {spec.max_sequence}")
     mask = _integers("attention_mask", inputs["attention_mask"], 2, like=ids)
     types = inputs.get("token_type_ids", np.zeros_like(ids))
-    tensors = {
-        "input_ids": ids,
-        "attention_mask": _masks(mask, 1, first),
-        "token_type_ids": _integers("token_type_ids", types, max(spec.token_types, 1), like=ids),
-    }
+    types = _integers("token_type_ids", types, max(spec.token_types, 1), like=ids)
+    tensors = {"input_ids": ids, "attention_mask": _masks(mask, 1, first), "token_type_ids": types}
     return {name: tensors[name] for name in spec.input_names}
 
 

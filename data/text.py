@@ -19,7 +19,6 @@ from .raw_inputs import Unusable, is_pair, is_words
 from .specs import InputSpec, processor_settings
 
 log = logging.getLogger(__name__)
-
 LONGEST = 2**24  # maximum characters of a text, line or table row; tokenizing takes 130 bytes each
 INPUT_NAMES = "model_input_names"  # tokenizer setting that lists its outputs
 TYPES = "token_type_ids"
@@ -115,8 +114,7 @@ class TextProcessor:
 
     def _shortened(self, encoding: Any, index: int, item: Any) -> EncodedText:
         """Truncate a tokenised text or pair to the model's maximum length."""
-        places = self._kept_places(encoding, index)
-        encoded = self._truncated(encoding, places, item)
+        encoded = self._truncated(encoding, self._kept_places(encoding, index), item)
         ranges = [("token id", max(encoded.ids), self._spec.vocabulary)]
         if TYPES in self._spec.input_names:
             ranges.append(("token type", max(encoded.types), self._spec.token_types))
@@ -133,7 +131,9 @@ class TextProcessor:
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
-            raise InputError(f"input {index} is a pair of texts, but this model reads {self.max_tokens} tokens")
+            raise InputError(
+                f"input {index} has no room in {self.max_tokens} tokens, the limit of this model or max_length"
+            )
         dropped = set()
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
             places = [place for place, owner in enumerate(belongs) if owner == text]
@@ -152,8 +152,7 @@ class TextProcessor:
 
     def _truncated(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:  # noqa: ARG002 - in WordProcessor
         ids, types = encoding.ids, encoding.type_ids if self.typed else [0] * len(encoding.ids)
-        truncated = len(places) < len(ids)
-        return EncodedText([ids[place] for place in places], [types[place] for place in places], truncated)
+        return EncodedText([ids[place] for place in places], [types[place] for place in places], len(places) < len(ids))
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
         """``input_ids``, ``attention_mask`` and, where the model has it, ``token_type_ids``, each [B, T] int64."""
@@ -177,12 +176,8 @@ class TextProcessor:
 
     def describe(self) -> dict[str, Any]:
         """Preprocessing settings, for other runtimes that prepare the same tensors."""
-        return {
-            "modality": "text",
-            "tokenizer": "processor/tokenizer.json",
-            "max_tokens": self.max_tokens,
-            "padding_token": self._spec.padding_token,
-        }
+        numbers = {"max_tokens": self.max_tokens, "padding_token": self._spec.padding_token}
+        return {"modality": "text", "tokenizer": "processor/tokenizer.json", **numbers}
 
 
 def empty_text(item: Any) -> str:

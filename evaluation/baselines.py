@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -78,6 +79,9 @@ def measure_baselines(
     """Measure the baselines of the single model behind each model."""
     reports = []
     for model in models:
+        if model.twin:
+            reports.append(replace(reports[-1], of=single_model_of(model)))
+            continue
         texts: tuple[np.ndarray, np.ndarray] | None = None
         settings: dict[str, str] = {}
         unfitted: dict[str, str] = {}

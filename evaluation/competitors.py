@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,14 +27,17 @@ from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from ..tasks import TASKS
 from .dropout import KIND, DropoutPasses, DropoutSpec, dropout_spec
+from .fair_rival import RIVAL, restored_rival, single_model
 
 
 @dataclass(frozen=True)
 class Model:
-    """An open model: a ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
+    """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, ``"single"`` or ``"control"``.
 
-    ``columns`` [C] are the indices of the first model's classes in this model. ``module`` loads its PyTorch module;
-    ``as_bundle`` writes a checkpoint as a bundle.
+    A ``"single"`` is a bundle of one member with all heads, or a checkpoint with the calibration and distance that
+    ``make`` stored for it; a ``"control"`` is such a bundle, tuned. ``columns`` [C] are the indices of the first
+    model's classes in this model. ``module`` loads its PyTorch module; ``as_bundle`` writes a checkpoint as a bundle.
+    ``twin``: a checkpoint whose logits are those of the model before it.
     """
 
     name: str
@@ -45,7 +50,8 @@ class Model:
     plan: HeadPlan
     calibration: Calibration
     module: Callable[[], Any]
-    as_bundle: Callable[[Path], Bundle] | None = None
+    as_bundle: Callable[[Path], Any] | None = None
+    twin: bool = False
 
 
 def open_models(
@@ -62,18 +68,36 @@ def open_models(
     for source in (bundle, *compare):
         if isinstance(source, Bundle) or (Path(source) / MANIFEST).is_file():
             own = source if isinstance(source, Bundle) else Bundle.open(source)
-            model = _open_bundle(own, backend, precision, bundle.labels, opened, examples)
+            opening = [_open_bundle(own, backend, precision, bundle.labels, opened, examples)]
         elif (dropout := dropout_spec(source, compare)) is not None:
-            model = _open_dropout(dropout, bundle, opened, examples, seed)
+            opening = [_open_dropout(dropout, bundle, opened, examples, seed)]
         else:
-            model = _open_checkpoint(source, bundle, opened, examples)
-        if models:
-            _check_alike(models[0], model, examples)
-        name, number = model.name, 2
-        while name in [other.name for other in models]:
-            name, number = f"{model.name} ({number})", number + 1
-        models.append(replace(model, name=name))
+            bare = _open_checkpoint(source, bundle, opened, examples)
+            rivals = [] if RIVAL in [each.name for each in models] else [*_rival(bare, bundle, opened)]
+            opening = [*rivals, replace(bare, twin=bool(rivals))]
+        for model in opening:
+            if models:
+                _check_alike(models[0], model, examples)
+            name, number = model.name, 2
+            while name in [other.name for other in models]:
+                name, number = f"{model.name} ({number})", number + 1
+            models.append(replace(model, name=name))
     return models
+
+
+def _rival(bare: Model, bundle: Bundle, opened: ExitStack) -> Iterator[Model]:
+    """Open the calibrated single model of a checkpoint, if the bundle stores its calibration."""
+    from ..fusion import load_reference
+    from ..runtime.backends.reference import TorchModule
+
+    folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="hydrant."))) / "single"
+    if (rival := restored_rival(bundle, bare.module(), folder)) is not None:
+        ensemble = load_reference(rival)
+        runs, copy = opened.enter_context(TorchModule(ensemble)), partial(shutil.copytree, folder)
+        calibration = Calibration.of(rival)
+        yield replace(
+            bare, name=RIVAL, kind="single", runs=runs, calibration=calibration, module=lambda: ensemble, as_bundle=copy
+        )
 
 
 def _check_alike(first: Model, other: Model, examples: Examples) -> None:
@@ -100,15 +124,17 @@ def _open_bundle(
 
         return load_reference(bundle)
 
+    plan, tuned = bundle.plan(), "tuned" in bundle.manifest.get("fusion", {})
+    whole = plan.head_counts() == [[plan.heads] * plan.layers]
     return Model(
         bundle_name(bundle.path),
-        "bundle",
+        ("control" if tuned else "single") if whole else "bundle",
         runs,
         runs.precision,
         examples.processor(architecture, lambda: bundle.processor_for("read texts or images")),
         architecture,
         _columns(bundle.labels, labels, str(bundle.path)),
-        bundle.plan(),
+        plan,
         Calibration.of(bundle),
         module,
     )
@@ -122,7 +148,7 @@ def _open_checkpoint(
     from ..models import checkpoint
     from ..runtime.backends.reference import TorchModule
 
-    ensemble = _single(source, bundle, model).eval()
+    ensemble = single_model(_loaded(source, bundle) if model is None else model, source).eval()
     architecture = ensemble.architecture
 
     module = opened.enter_context(TorchModule(ensemble))
@@ -142,22 +168,6 @@ def _open_checkpoint(
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
-
-
-def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
-    """Fuse a checkpoint into one member with all heads; undeclared families are traced."""
-    from ..fusion import fuse
-    from ..models.family_registry import architecture_of
-
-    try:
-        model = _loaded(source, bundle) if model is None else model
-        shape = architecture_of(model)
-        return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))  # no warning
-    except UnsupportedModelError as error:
-        try:
-            return fuse(source, traced=True)
-        except UnsupportedModelError:
-            raise error from None
 
 
 def _open_dropout(dropout: DropoutSpec, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:

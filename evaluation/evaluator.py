@@ -30,11 +30,11 @@ from .competitors import open_models
 from .evaluation_options import EvaluationOptions
 from .latency import time_models
 from .model_reports import model_reports, sweep
-from .observation import Evidence, observe
+from .observation import Evidence, Observation, observe, uncalibrated
 from .plots import pictures
 from .report import REPORT, EvaluationReport
 from .report_tables import page
-from .verdict import verdicts
+from .verdict import headlines, verdicts
 
 
 def evaluate(
@@ -117,9 +117,15 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, test_set, seed)
 
-        def seen(part: Examples) -> list[Any]:
-            where = f"on {part.name}"
-            return [observe(each, part.inputs, batch_size, progress, f"{each.name} {where}") for each in models]
+        def seen(part: Examples) -> list[Observation]:
+            observations: list[Observation] = []
+            for each in models:
+                if each.twin:
+                    observations.append(uncalibrated(each, observations[-1]))
+                    continue
+                title = f"{each.name} on {part.name}"
+                observations.append(observe(each, part.inputs, batch_size, progress, title, part.labels))
+            return observations
 
         images = models[0].architecture.modality == "image" and not test_set.ready
         observed = seen(test_set), [None] * len(models) if ood is None else seen(ood)
@@ -161,6 +167,7 @@ def evaluate(
         fit_examples=None if training is None else len(training),
         task=task,
         calibration=bundle.digests()[CALIBRATION],
+        headline=headlines(reports, ood is not None),
     )
     return _written(bundle, evaluation, evidence, folder)
 

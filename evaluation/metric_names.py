@@ -40,6 +40,8 @@ DIFFERENCES = {
     "ood.predictive_entropy.fpr95": share("OOD FPR95 by entropy", "{:+z.1f}", unit=" points"),
     "ood.energy.auroc": Column("OOD AUROC by energy", "{:+z.3f}", better="high"),
     "ood.energy.fpr95": share("OOD FPR95 by energy", "{:+z.1f}", unit=" points"),
+    "ood.distance.auroc": Column("OOD AUROC by distance", "{:+z.3f}", better="high"),
+    "ood.distance.fpr95": share("OOD FPR95 by distance", "{:+z.1f}", unit=" points"),
     "span_f1": share("span F1", "{:+z.1f}", "high", " points"),
     "rmse": Column("RMSE", "{:+z.4g}"),
     "correlation": Column("rank correlation with the label", "{:+z.3f}", better="high"),

@@ -29,6 +29,7 @@ def model_reports(
     reports: list[ModelReport] = []
     notes: list[str] = []
     first: Draws = {}
+    drawn: list[Draws] = []
     sizes = [len(examples) for examples in (evidence.test_set, evidence.ood) if examples is not None]
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         task, calibration = TASKS[model.architecture.task], in_order(model)
@@ -40,6 +41,7 @@ def model_reports(
             more, ranked = intervals(_means(queries), [len(next(iter(queries.values())))], *settings)
             figures, draws = {**figures, **more}, {**draws, **ranked}
         first = first or draws
+        drawn.append(draws)
         notes = notes if reports else measured.notes()
         reports.append(
             ModelReport(
@@ -57,6 +59,11 @@ def model_reports(
                 labels=measured.label_rows(),
             )
         )
+    single = next((place for place, model in enumerate(models) if place and model.kind == "single"), None)
+    for place, report in enumerate(reports):
+        if single is not None and report.kind == "control":
+            beside = report.figures, reports[single].figures, drawn[place], drawn[single]
+            reports[place] = replace(report, over_single=differences(*beside, task.compared))
     return reports, notes
 
 

@@ -52,6 +52,8 @@ class BaselineReport:
 class ModelReport:
     """One model's metrics by name (``Task.columns``).
 
+    ``over_single``: a control's metrics minus those of the calibrated single model, on the same resamples.
+
     ``differences``: the evaluated bundle's metrics minus these, on the same resamples. ``diversity`` is ``None`` if the
     backend does not return it. ``clean`` and ``noise``: metrics on the same examples, before and after corruption.
     """
@@ -73,6 +75,7 @@ class ModelReport:
     baselines: BaselineReport | None = None
     temperatures: tuple[float, ...] = ()
     labels: tuple[Mapping[str, Any], ...] = ()
+    over_single: Mapping[str, Figure] = field(default_factory=dict)
 
     @property
     def scaled(self) -> bool:
@@ -104,9 +107,10 @@ class Verdict:
 class EvaluationReport:
     """Results of ``evaluate``; ``models``: the evaluated bundle, then its competitors.
 
-    ``batch``: inputs in a timed batch. ``files``: written files, relative to the bundle or to ``report``.
-    ``fit``: training data of the baselines. ``latency_note``: reason why other models or none were timed.
-    ``calibration``: SHA-256 of the bundle's ``calibration.json``.
+    ``headline``: the verdict in at most three short sentences. ``batch``: inputs in a timed batch.
+    ``files``: written files, relative to the bundle or to ``report``. ``fit``: training data of the baselines.
+    ``latency_note``: reason why other models or none were timed. ``calibration``: SHA-256 of the bundle's
+    ``calibration.json``.
     """
 
     data: str
@@ -127,6 +131,7 @@ class EvaluationReport:
     fit_examples: int | None = None
     task: TaskName = "classification"
     calibration: str | None = None
+    headline: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object, with ``null`` for numbers that are not finite."""

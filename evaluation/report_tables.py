@@ -27,7 +27,7 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .verdict import ALONE, UNJUDGED, best_apart, headline
+from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20
 
@@ -161,15 +161,13 @@ MAIN_METRICS = (
 
 def _summary(report: EvaluationReport, picture: str) -> Section:
     """Top of the page: the verdict, one table of the main metrics, and one picture."""
-    ours = report.models[0].name
-    sentences = [headline(ours, verdict) for verdict in report.verdict] or [ALONE]
     columns = {name: column for name, column in TASKS[report.task].columns.items() if name in MAIN_METRICS}
     keys = {name: name for name in sorted(columns, key=MAIN_METRICS.index)}
     for score in ("predictive_entropy", "score_variance", "distance"):
         columns[score] = replace(DETECTION["fpr95"], title=f"OOD FPR95 by {SCORES[score]}")
         keys[score] = f"ood.{score}.fpr95"
-    return Section("Verdict", [Table(_named(report), {"": _figures(report, columns, keys)})], [DIRECTIONS], sentences,
-                   picture, broad=True)  # fmt: skip
+    table = Table(_named(report), {"": _figures(report, columns, keys)})
+    return Section("Verdict", [table], [DIRECTIONS], report.headline, picture, broad=True)
 
 
 def _comparison(report: EvaluationReport) -> Section:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..tasks import Column
 from .metric_names import DIFFERENCES
@@ -21,8 +21,75 @@ def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
     return [_verdict(models[0], model) for model in models[1:]]
 
 
-def headline(ours: str, verdict: Verdict) -> str:
-    """Return the verdict in one short sentence, without numbers."""
+def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
+    """Return the verdict in at most three short sentences, without numbers.
+
+    The single model calibrated alike is the fair rival of the members; without it, every competitor has a sentence.
+    ``detection``: OOD data were given.
+    """
+    compared = verdicts(models)
+    singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
+    rival = singles[0] if singles and models[0].kind == "bundle" else None
+    sentences = [] if rival is None else _gains(rival)
+    if rival is not None and _unfinished(models):
+        sentences.append("Tuning improves the single model more than the members do: train it further first.")
+    if not detection:
+        sentences.append("Without OOD data, detection was not measured.")
+    others = [each for each, model in zip(compared, models[1:], strict=True) if rival is None or _own(model)]
+    return [*sentences, *(_headline(models[0].name, each) for each in others)][:3] if compared else [ALONE]
+
+
+def _own(model: ModelReport) -> bool:
+    """Return True for a competitor that is not the evaluated bundle's checkpoint in some form."""
+    return model.kind not in ("single", "checkpoint", "control")
+
+
+def _gains(verdict: Verdict) -> list[str]:
+    """Describe what the members add to the single model, and what not."""
+    outcomes = {each.figure: each.outcome for each in verdict.differences}
+    better, worse, same = (_merged(outcomes, name) for name in (BETTER, WORSE, UNSHOWN))
+    if UNJUDGED in outcomes.values():
+        return [f"The members and the {verdict.against}, were compared without intervals."]
+    lost = f", and are worse in {_and(worse)}" if worse else ""
+    if not better:
+        advice = "`hydrant make --members 1` builds that model, which is simpler and decides alike."
+        return [f"The members show no gain over the {verdict.against}{lost}.", advice]
+    shown = f"The members improve {_and(better)} over the {verdict.against}{lost}."
+    return [shown, f"No difference is shown in {_and(same)}."] if same else [shown]
+
+
+def _merged(outcomes: Mapping[str, str], name: str) -> list[str]:
+    """Return the titles of metrics with an outcome; a score's AUROC and FPR95 count as one, by the clearer outcome."""
+    titles: list[str] = []
+    scores: dict[str, set[str]] = {}
+    for key, each in outcomes.items():
+        if key.startswith("ood."):
+            scores.setdefault(key.split(".")[1].replace("predictive_", ""), set()).add(each)
+        elif each == name:
+            titles.append(DIFFERENCES[key].title)
+    same = {score for score, each in scores.items() if name in each and (name != UNSHOWN or each == {UNSHOWN})}
+    return [*titles, *([f"OOD detection by {_and(each for each in scores if each in same)}"] if same else [])]
+
+
+def _unfinished(models: Sequence[ModelReport]) -> bool:
+    """Return True if tuning alone raises the accuracy, or lowers the NLL by more than the members do.
+
+    The evidence is a control, the single model tuned alike; without one, the bundle's members alone, which keep fewer
+    heads than a control and so understate what tuning brings.
+    """
+    ours, rival = models[0], next(model for model in models[1:] if model.kind == "single")
+    cases = [(each.over_single, "", each.figures) for each in models if each.kind == "control"]
+    for differences, prefix, tuned in cases or [(rival.differences, "member_", ours.figures)]:
+        accuracy, nll = (differences.get(prefix + name) for name in ("accuracy", "nll"))
+        if accuracy is not None and accuracy.low > 0:
+            return True
+        if nll is not None and nll.high < 0 and -nll.value > tuned[f"{prefix}nll"].value - ours.figures["nll"].value:
+            return True
+    return False
+
+
+def _headline(ours: str, verdict: Verdict) -> str:
+    """Return the verdict on one competitor in one short sentence, without numbers."""
     outcomes = {each.figure: each.outcome for each in verdict.differences}
     titles = {name: [DIFFERENCES[key].title for key in outcomes if outcomes[key] == name] for name in (BETTER, WORSE)}
     parts = [f"{name} in {_and(titles[name])}" for name in (BETTER, WORSE) if titles[name]]

@@ -18,7 +18,7 @@ from ..metrics.gates import TOLERANCES, Agreement, Gate, Precision, Tolerances
 from ..progress import Progress, no_progress
 from ..runtime.backends.backend_registry import OPENERS, needs_gpu, open_backend, reasons
 from ..runtime.backends.protocol import Backend
-from ..tasks import DISTANCE, TASKS
+from ..tasks import DISTANCE, LENGTH_DEVIATION, TASKS
 from ..version import __version__
 from .bisect import Bisection, find_divergence
 
@@ -142,7 +142,7 @@ def verify(
         for candidate in progress(tested, len(tested), "verifying backends"):
             tolerances = TOLERANCES[candidate.precision]
             both = set(reference.outputs) & set(candidate.outputs)  # graphs of hydrant 0.1 have no energy
-            names = [name for name in (*task.outputs, DISTANCE) if name in both]
+            names = [name for name in (*task.outputs, DISTANCE, LENGTH_DEVIATION) if name in both]
             expected, actual, differences = compare(reference, candidate, architecture, batches, names)
             figures, judged = task.compare(expected, actual, tolerances)
             each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)

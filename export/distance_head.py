@@ -11,18 +11,19 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.density_file import TAP, Density
 from ..bundle.traced import AnyArchitecture
+from ..tasks import DISTANCE, LENGTH_DEVIATION
 from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
-DISTANCE = "distance"
 LAST = "last_vectors"  # value [M, B, 1 or T, d] of a traced graph: inputs of the members' classifiers
 
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
     """Add a bundle's distance to a graph, replacing an earlier one."""
     for entries in (model.graph.node, model.graph.initializer, model.graph.output, model.graph.value_info):
-        for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
-            entries.remove(entry)
+        for entry in list(entries):
+            if entry.name in (DISTANCE, LENGTH_DEVIATION) or entry.name.startswith(f"{DISTANCE}."):
+                entries.remove(entry)
     if density is None:
         return
     graph = Graph()
@@ -30,7 +31,8 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
     _head(graph, features, density, architecture.every_token)
     graph.add_to(model.graph)
     axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
-    model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, axes))
+    for name in (DISTANCE,) if density.log_length is None else (DISTANCE, LENGTH_DEVIATION):
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, FLOAT, axes))
 
 
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
@@ -152,6 +154,9 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     chosen = node("Gather", [weight("means", means.reshape(-1, rank)), places], "chosen", axis=0)  # [K, B, r]
     apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
     squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
+    if density.log_length is not None:
+        _by_length(graph, squared, arrays)
+        return
     location, scale = (arrays[name].astype(np.float64) for name in ("location", "scale"))
     factor = weight("factor", (1 / (scale * count)).astype(np.float32)[:, None])
     shift = weight("shift", np.array([(location / (scale * count)).sum()], np.float32))
@@ -160,6 +165,29 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     distance = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
         graph.node("Reshape", [distance, f"{DISTANCE}.shape"], DISTANCE)
+
+
+def _by_length(graph: Graph, squared: str, arrays: dict[str, np.ndarray]) -> None:
+    """Squared distances [K, B] → ``distance`` [B], with location and scale by length, and ``length_deviation`` [B]."""
+
+    def node(operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+        return graph.node(operator, inputs, f"{DISTANCE}.{name}", **attributes)
+
+    weights = {name: arrays[name][:, None] for name in ("location", "location_slope", "scale", "scale_slope")}
+    weights |= {"one": np.ones(1, np.float32), "mean": arrays["log_length"][:1], "spread": arrays["log_length"][1:]}
+    weight = {name: graph.weight(f"{DISTANCE}.{name}", array) for name, array in weights.items()}
+    mask = node("Cast", ["attention_mask"], "mask", to=FLOAT)
+    length = node("ReduceSum", [mask, _constant(graph, [1])], "mask.sum", keepdims=0)
+    length = node("Max", [length, weight["one"]], "tokens")  # [B]
+    lines = {}
+    for name in ("location", "scale"):
+        slope = node("Div", [weight[f"{name}_slope"], length], f"{name}.change")  # [K, B]
+        lines[name] = node("Add", [weight[name], slope], f"{name}.line")
+    apart = node("Sub", [squared, lines["location"]], "deviation")
+    apart = node("Div", [apart, lines["scale"]], "standardised")
+    graph.node("ReduceMean", [apart, _constant(graph, [0])], DISTANCE, keepdims=0)
+    centred = node("Sub", [node("Log", [length], "log"), weight["mean"]], "log.centred")
+    graph.node("Div", [centred, weight["spread"]], LENGTH_DEVIATION)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,31 +20,34 @@ from .onnx_file import open_graph
 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the parts in float32, tried in turn
 RANKING = 8  # batches
+CHECK = "check a graph against float32"
 SWITCHES = "lowered_parts"  # bool input [parts] of a graph that contains both precisions
 
-Judge = Callable[[onnx.ModelProto], list[Gate]]
 
-
-def judge_against(model: onnx.ModelProto, batches: Sequence[Batch], precision: str) -> Judge:
+def judge_against(
+    model: onnx.ModelProto, batches: Sequence[Batch], precision: str
+) -> Callable[[onnx.ModelProto], list[Gate]]:
     """The gates of a graph of lower precision against the float32 ``model``."""
-    expected = outputs_of(model, batches)
-    task = task_of_graph(expected, tags_tokens(model))
-    return lambda lowered: task.compare(expected, outputs_of(lowered, batches), TOLERANCES[precision])[1]
+    session = open_graph(model, CHECK)
+    expected = outputs_of(session, batches)
+    task = task_of_graph(expected, _tags_tokens(session))
+    return lambda lowered: task.compare(
+        expected, outputs_of(open_graph(lowered, CHECK), batches), TOLERANCES[precision]
+    )[1]
 
 
 def fewest_float_parts(
     precision: str,
     parts: Sequence[str],
-    lowered: Callable[[Collection[str]], onnx.ModelProto],
-    judge: Judge,
-    both: Callable[[], onnx.ModelProto],
+    lowered: Callable[..., onnx.ModelProto],
+    judge: Callable[[onnx.ModelProto], list[Gate]],
     batches: Sequence[Batch],
     progress: Progress,
 ) -> tuple[onnx.ModelProto, list[str], list[Gate]]:
     """The graph with as few parts in float32 as the gates allow, these parts, and the gates.
 
-    ``lowered`` makes the graph with the given parts in float32, ``both`` one with switches, which ranks the parts on
-    ``batches``.
+    ``lowered`` makes the graph with given parts in float32, or with a switch for each part if their places are given;
+    that one ranks them, on ``batches``.
 
     Raises:
         GateError: half of the parts in float32 are too few.
@@ -53,7 +56,8 @@ def fewest_float_parts(
     counts = sorted({math.ceil(share * len(parts)) for share in FLOAT_SHARES})
     for count in progress(counts, len(counts), f"checking {precision.upper()}"):
         if count and not order:  # measured only if needed
-            order = most_sensitive(both(), parts, batches, progress)
+            both = lowered((), {part: place for place, part in enumerate(parts)})
+            order = most_sensitive(both, parts, batches, progress)
         model = lowered(order[:count])
         gates = judge(model)
         if all(gate.passed for gate in gates):
@@ -71,11 +75,12 @@ def most_sensitive(
     Measured on the ``RANKING`` batches that all parts together disturb most; undefined answers are infinite errors.
     """
     both.graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
-    session, answer = open_graph(both, "rank parts"), both.graph.output[0].name
-    alone, every = np.eye(len(parts), dtype=bool), np.ones(len(parts), bool)
+    session, answer = open_graph(both, CHECK), both.graph.output[0].name
+    alone: np.ndarray = np.eye(len(parts), dtype=bool)
+    every: np.ndarray = np.ones(len(parts), bool)
 
     def answers(place: int, on: np.ndarray) -> np.ndarray:
-        return _outputs(session, [{**batches[place], SWITCHES: on}])[answer]
+        return outputs_of(session, [{**batches[place], SWITCHES: on}])[answer]
 
     def error(place: int, on: np.ndarray) -> float:
         return float(np.nan_to_num(((answers(place, on) - exact[place]) ** 2).mean(), nan=np.inf))
@@ -93,21 +98,15 @@ def choice(part: int, lower: str, full: str, name: str) -> list[onnx.NodeProto]:
     return [place, gather, helper.make_node("Where", [switch, lower, full], [name])]
 
 
-def tags_tokens(model: onnx.ModelProto) -> bool:
-    """Return True if the first output, the probabilities, has an axis of tokens."""
-    return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
-
-
-def outputs_of(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+def outputs_of(session: Any, batches: Iterable[Batch]) -> dict[str, np.ndarray]:
     """Outputs of a graph on all batches; for tokens those of real ones."""
-    return _outputs(open_graph(model, "check a graph against float32"), batches)
-
-
-def _outputs(session: Any, batches: Iterable[Batch]) -> dict[str, np.ndarray]:
-    outputs = session.get_outputs()
-    names, runs = [output.name for output in outputs], []
+    names, runs = [output.name for output in session.get_outputs()], []
     for batch in batches:
         run = dict(zip(names, session.run(names, dict(batch)), strict=True))
-        tokens = len(outputs[0].shape) == 3
-        runs.append(at_tokens(run, batch["attention_mask"].astype(bool)) if tokens else run)
+        runs.append(at_tokens(run, batch["attention_mask"].astype(bool)) if _tags_tokens(session) else run)
     return {name: np.concatenate([run[name] for run in runs]) for name in names}
+
+
+def _tags_tokens(session: Any) -> bool:
+    """Return True if the first output, the probabilities, has an axis of tokens."""
+    return len(session.get_outputs()[0].shape) == 3

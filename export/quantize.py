@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -201,15 +202,8 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node) for node in nodes))
-
-    def lowered(left: Collection[str]) -> onnx.ModelProto:
-        return quantise(model, nodes, seen, left)
-
-    def both() -> onnx.ModelProto:
-        return quantise(model, nodes, seen, (), {part: place for place, part in enumerate(parts)})
-
-    judge = judge_against(model, checking, "int8")
-    quantised, left, judged = fewest_float_parts("int8", parts, lowered, judge, both, calibrating, progress)
+    lowered, judge = partial(quantise, model, nodes, seen), judge_against(model, checking, "int8")
+    quantised, left, judged = fewest_float_parts("int8", parts, lowered, judge, calibrating, progress)
     work = int8_share(model, [node.name for node in nodes if part_of(node) not in left], checking[0])
     return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
 

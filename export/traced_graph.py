@@ -306,25 +306,18 @@ def _transpose(graph: Any) -> None:
     import onnx_ir as ir
 
     for node in list(graph):
-        place = {"Transpose": 0, "Gemm": 1}.get(node.op_type)
-        weight = node.inputs[place] if place is not None else None
-        turned = (
-            node.attributes.get_int("transB", 0) if place else tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
-        )
-        if (
-            weight is not None
-            and turned
-            and weight.is_initializer()
-            and weight.shape is not None
-            and weight.shape.rank() == 2
-        ):
+        gemm = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+        if not gemm and (node.op_type != "Transpose" or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0)):
+            continue
+        weight = node.inputs[int(gemm)]
+        if weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
             name, kind = f"{weight.name}.transposed", weight.dtype
             shape = ir.Shape([weight.shape[1], weight.shape[0]])
             compute = partial(_transposed, weight.const_value)
             tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
             value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
             matrix = graph.initializers.setdefault(name, value)
-            if place:
+            if gemm:
                 node.replace_input_with(1, matrix)
                 node.attributes.pop("transB")
             else:

@@ -64,16 +64,14 @@ def half_graph(
         more = {name: f"{SENSITIVE}: {modules[name]}" for name in halves if modules[name] in left}
         return more | reasons
 
-    def lowered(left: Collection[str]) -> onnx.ModelProto:
-        return finished(to_half(network, precision, {*islands(left), *head}))
+    def lowered(left: Collection[str], places: Mapping[str, int] = {}) -> onnx.ModelProto:
+        model = finished(to_half(network, precision, {*islands(left), *head}))
+        switches = {f"{name}{HALF}": places[module] for name, module in modules.items() if module in places}
+        return emulated(model, precision, switches, network.graph.initializer) if places else model
 
-    def both() -> onnx.ModelProto:
-        places = {f"{name}{HALF}": parts.index(module) for name, module in modules.items() if module in parts}
-        return emulated(lowered(()), precision, places, network.graph.initializer)
-
-    measured = judge_against(finished(network), batches, precision)
+    judge = judge_against(finished(network), batches, precision)
     model, left, gates = fewest_float_parts(
-        precision, parts, lowered, lambda model: measured(emulated(model, precision)), both, batches, progress
+        precision, parts, lowered, lambda model: judge(emulated(model, precision)), batches, progress
     )
     if precision == "fp16":
         open_graph(model, "run an FP16 graph")

@@ -11,17 +11,7 @@ from .storage import load_ensemble, load_reference, save_bundle
 from .traced_ensemble import TracedClassifier
 
 __all__ = [
-    "FusedClassifier",
-    "FusedOutput",
-    "LabelOutput",
-    "MergeReport",
-    "ScoreOutput",
-    "TracedClassifier",
-    "common_processor",
-    "fuse",
-    "load_ensemble",
-    "load_reference",
-    "measure_drift",
-    "measure_merge_error",
+    "FusedClassifier", "FusedOutput", "LabelOutput", "MergeReport", "ScoreOutput", "TracedClassifier",
+    "common_processor", "fuse", "load_ensemble", "load_reference", "measure_drift", "measure_merge_error",
     "save_bundle",
-]
+]  # fmt: skip

@@ -99,9 +99,8 @@ def fuse(
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
     if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
-        raise InputError(
-            f"members is {members}; expected 1 or more, for one model without plan or adapters; or omit --members"
-        )
+        wrong = f"members is {members}; expected 1 or more, for one model without plan or adapters"
+        raise InputError(f"{wrong}; or omit --members")
     if adapters or separate or low_rank != "auto":
         _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
@@ -122,9 +121,8 @@ def fuse(
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, members or len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(loaded) not in (1, len(plan.members)):
-        raise InputError(
-            f"{len(loaded)} models do not fit a plan of {len(plan.members)} members; expected one, or one for each"
-        )
+        wrong = f"{len(loaded)} models do not fit a plan of {len(plan.members)} members"
+        raise InputError(f"{wrong}; expected one, or one for each")
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member, and there is one in all; omit it")
     read = [read_weights(model) for model in loaded]
@@ -213,9 +211,8 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         plan = replace(plan, method="lora", provenance={"adapters": sources})
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(adapters) != len(plan.members):
-        raise InputError(
-            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; expected one for each, in its order"
-        )
+        wrong = f"{len(adapters)} adapters for a plan of {len(plan.members)} members"
+        raise InputError(f"{wrong}; expected one for each, in its order")
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
     named = sorted({adapter.base for adapter in adapters if adapter.base})
@@ -248,15 +245,9 @@ def _check_options(
 
 
 def fuse_weights(
-    architecture: Architecture,
-    plan: HeadPlan,
-    checkpoints: Sequence[dict[str, Tensor]],
-    separate: frozenset[str],
+    architecture: Architecture, plan: HeadPlan, checkpoints: Sequence[dict[str, Tensor]], separate: frozenset[str]
 ) -> dict[str, Tensor]:
-    """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
-
-    Attention is ``layers.{l}.attention.qkv`` and ``.output``; G is 1 where members have the same heads and tensors.
-    """
+    """Fuse canonical tensors: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; G = 1 if equal."""
     fused = {}
     for name, tensor in checkpoints[0].items():
         if part_of(name) == "attention":
@@ -286,9 +277,8 @@ def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
         if different:
             raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; expected one architecture")
         if model_labels(model.config) != labels:
-            raise InputError(
-                f"models 0 and {index} have different labels; expected the same classes, in the same order"
-            )
+            wrong = f"models 0 and {index} have different labels"
+            raise InputError(f"{wrong}; expected the same classes, in the same order")
     return architecture, labels
 
 
@@ -317,8 +307,7 @@ def _fuse_attention(
     for weights, heads in _members(checkpoints, keeps, *projections[:3]):
         for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
             rows = torch.cat([stack_heads(weights[f"{name}.{kind}"], heads, width, slots) for name in projections[:3]])
-            form = rows.T if kind == "weight" else rows[None]  # [d, 3·h·d_h], [1, 3·h·d_h]
-            fused.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
+            fused.setdefault(f"{prefix}.qkv.{kind}", []).append(rows.T if kind == "weight" else rows[None])
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
         fused.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))

@@ -27,8 +27,7 @@ class GroupedLinear(nn.Module):
         """[S, ..., in] → [max(S, G), ..., out]."""
         if self._packed is not None:
             bias = None if self.bias is None else self.bias.flatten()
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, bias, "none", [], "")
-            return product
+            return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, bias, "none", [], "")
         return _product(x, self.weight, self.bias)
 
     def pack(self) -> None:
@@ -41,8 +40,7 @@ class GroupedLinear(nn.Module):
         """Apply the ``chosen`` of ``count`` maps side by side: [S, ..., in] → [max(S, G), ..., their outputs]."""
         width = self.weight.shape[2] // count
         columns = slice(chosen.start * width, chosen.stop * width)
-        bias = None if self.bias is None else self.bias[:, :, columns]
-        return _product(x, self.weight[:, :, columns], bias)
+        return _product(x, self.weight[:, :, columns], None if self.bias is None else self.bias[:, :, columns])
 
     def part(self, index: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Return weight [G, in, out] and bias [G, 1, out] of one of ``count`` maps side by side."""
@@ -70,8 +68,7 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[S, ..., in] → [max(S, G), ..., out]."""
-        flat = x.flatten(1, -2)  # [S, N, in]
-        return (flat @ self.down @ self.up).unflatten(1, x.shape[1:-1])
+        return (x.flatten(1, -2) @ self.down @ self.up).unflatten(1, x.shape[1:-1])
 
 
 class GroupedNorm(nn.Module):
@@ -186,8 +183,7 @@ class GroupedAttention(nn.Module):
 
 def mean_of_members(stacked: Tensor) -> Tensor:
     """Return the mean [1, …] of [M, …]; exactly the common value where members agree, without rounding."""
-    mean = stacked.mean(dim=0, keepdim=True)
-    return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), mean)
+    return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), stacked.mean(dim=0, keepdim=True))
 
 
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:

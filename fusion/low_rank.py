@@ -20,11 +20,8 @@ from .grouped import stack_heads
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
     """Return a member's canonical tensors: W + s · B A in float64, rounded once; other tensors are ``base``'s own."""
-    sums = {
-        name: _rounded(base[name].double() + _product(update), adapter, name)
-        for name, update in adapter.updates.items()
-        if name.rpartition(".")[0] not in kept
-    }
+    updates = {name: each for name, each in adapter.updates.items() if name.rpartition(".")[0] not in kept}
+    sums = {name: _rounded(base[name].double() + _product(each), adapter, name) for name, each in updates.items()}
     return {**base, **sums, **adapter.replaced}
 
 
@@ -57,11 +54,7 @@ def stacked_updates(
 
 
 def choose_forms(
-    architecture: Architecture,
-    plan: HeadPlan,
-    adapters: Sequence[Adapter],
-    separate: Collection[str],
-    low_rank: str,
+    architecture: Architecture, plan: HeadPlan, adapters: Sequence[Adapter], separate: Collection[str], low_rank: str
 ) -> Forms:
     """Map each module that updates change and no member replaces to its largest rank and its form."""
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
@@ -98,7 +91,6 @@ def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
     """Convert float64 to float32; raise if it overflows."""
     rounded = exact.float()
     if not bool(torch.isfinite(rounded).all()):
-        raise InputError(
-            f"adapter {adapter.name} changes {name} beyond float32's range; train it again with a smaller lora_alpha"
-        )
+        wrong = f"adapter {adapter.name} changes {name} beyond float32's range"
+        raise InputError(f"{wrong}; train it again with a smaller lora_alpha")
     return rounded

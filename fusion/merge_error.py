@@ -50,9 +50,7 @@ class MergeReport:
 
 @torch.inference_mode()
 def measure_merge_error(
-    merged: FusedClassifier,
-    unmerged: FusedClassifier,
-    batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]],
+    merged: FusedClassifier, unmerged: FusedClassifier, batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]]
 ) -> MergeReport:
     """Compare a merged ensemble with the same members, all parts separate.
 
@@ -88,14 +86,11 @@ def measure_merge_error(
     if hits and examples and all(each is not None for each in hits):
         accuracies = torch.cat(hits, dim=1).double().mean(dim=1).tolist()  # type: ignore[arg-type]
     return MergeReport(
-        examples=examples,
-        max_abs_logit_difference=float(every.max()),
-        mean_abs_logit_difference=mean,
+        examples=examples, max_abs_logit_difference=float(every.max()), mean_abs_logit_difference=mean,
         label_changes=float(torch.cat(changes).sum(dtype=torch.float64)) / max(examples, 1) if changes else None,
-        accuracy=accuracies[0],
-        unmerged_accuracy=accuracies[1],
+        accuracy=accuracies[0], unmerged_accuracy=accuracies[1],
         score_change=mean / max(float(torch.cat(scores).std()), 1e-12) if scores else None,
-    )
+    )  # fmt: skip
 
 
 measure_drift = measure_merge_error  # the name before 0.3

@@ -33,12 +33,7 @@ class FusedClassifier(Ensemble):
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        plan: HeadPlan,
-        weights: Weights,
-        labels: list[str],
-        **fitted: Any,
+        self, architecture: Architecture, plan: HeadPlan, weights: Weights, labels: list[str], **fitted: Any
     ) -> None:
         super().__init__(architecture, plan, labels, **fitted)
         embeddings = {"text": TextEmbeddings, "image": PatchEmbeddings}[architecture.modality]
@@ -71,9 +66,10 @@ class FusedClassifier(Ensemble):
         [B, T]. The mask is 1 for real tokens (default: all). Token types default to 0; families without them ignore
         them. Images are [B, channels, height, width].
         """
-        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
-        logits, features, _ = self._run(self.taps, input_ids=input_ids, **others)
-        return self.answer(logits, features)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs["pixel_values"] = pixel_values
+        logits, features, _ = self._run(self.taps, **inputs)
+        return self.answer(logits, features, inputs)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""
@@ -104,8 +100,7 @@ class FusedClassifier(Ensemble):
     ) -> Tensor:
         """Run one layer: [S, B, T, d] → [M, B, T, d]; the last one only the first token if no other is read."""
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
-        hidden: Tensor = self.layers[layer](x, mask, first, gate)
-        return hidden
+        return self.layers[layer](x, mask, first, gate)
 
     def classified(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return logits [S or M, B, C] from the output of the last layer."""
@@ -181,8 +176,9 @@ class FusedClassifier(Ensemble):
 
     def _classify(self, last: Tensor) -> Tensor:
         """Map each member's last vector [M, B, d or 2·d] to member logits [M, B, C]; with T after B for tokens."""
-        rate = self.architecture.classifier_dropout
-        read = _dropout(last, rate, self.training) if self.architecture.drops_pooled else last
+        rate, family = self.architecture.classifier_dropout, self.architecture.family
+        drops = self.pooler is not None and family in ("roberta", "xlm-roberta", "camembert", "electra")
+        read = _dropout(last, rate, self.training) if drops else last  # also before the classifier's dense layer
         return self.classifier(_dropout(self.penultimate(read), rate, self.training))
 
 
@@ -195,20 +191,13 @@ class FusedLayer(nn.Module):
         self.pre_norm = architecture.pre_norm
         self.dropout = architecture.hidden_dropout
         self.attention_output_dropout = self.dropout if architecture.family != "distilbert" else 0.0
-        self.attention = GroupedAttention(
-            _linear(weights, f"{prefix}attention.qkv"),
-            _linear(weights, f"{prefix}attention.output"),
-            architecture.head_width,
-            architecture.attention_dropout,
-            _low_rank(weights, f"{prefix}attention.low_rank."),
-            architecture.rotary_of(layer),
-            architecture.window_of(layer),
-        )
+        qkv, output = (_linear(weights, f"{prefix}attention.{name}") for name in ("qkv", "output"))
+        updates, rotary = _low_rank(weights, f"{prefix}attention.low_rank."), architecture.rotary_of(layer)
+        rate, window = architecture.attention_dropout, architecture.window_of(layer)
+        self.attention = GroupedAttention(qkv, output, architecture.head_width, rate, updates, rotary, window)
         normed = architecture.has(f"{prefix}attention_norm.weight")
         self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm") if normed else nn.Identity()
-        self.mlp = nn.ModuleDict(
-            {"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")}
-        )
+        self.mlp = nn.ModuleDict({name: _linear(weights, f"{prefix}mlp.{name}") for name in ("up", "down")})
         self.mlp_norm = _norm(architecture, weights, f"{prefix}mlp_norm")
         self.activation = ACTIVATIONS[architecture.activation]
         self.gated = architecture.gated_mlp
@@ -312,8 +301,7 @@ def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> d
         vectors[f"{name}.first"] = x[:, 0]
     if f"{name}.mean" in taps:
         real = x.new_ones(x.shape[:2]) if mask is None else mask[:, 0, 0].to(x.dtype)  # [B, T]
-        total = torch.einsum("bt,btd->bd", real, x)
-        vectors[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
+        vectors[f"{name}.mean"] = torch.einsum("bt,btd->bd", real, x) / real.sum(dim=1, keepdim=True).clamp_min(1)
     if f"{name}.token" in taps:
         vectors[f"{name}.token"] = x
     return vectors

@@ -22,13 +22,13 @@ Entropies are clamped to [0, log C], or [0, C · log 2] for multi-label, since r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..bundle.density_file import Density
+from ..bundle.density_file import Density, has_length
 from ..bundle.head_plan import HeadPlan
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
@@ -54,6 +54,7 @@ class FusedOutput:
     energy: Tensor
     member_probabilities: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
     abstain: None = None
     out_of_distribution: None = None
 
@@ -67,14 +68,12 @@ class ScoreOutput:
     score_variance: Tensor
     member_scores: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LabelOutput:
-    """Output for multi-label: as for classes, and nats of each label, [B, C].
-
-    The other entropies are sums over the labels.
-    """
+    """Output for multi-label: as for classes, and nats of each label, [B, C]; other entropies are sums over labels."""
 
     member_logits: Tensor
     probabilities: Tensor
@@ -86,6 +85,7 @@ class LabelOutput:
     energy: Tensor
     member_probabilities: Tensor
     distance: Tensor | None = None
+    length_deviation: Tensor | None = None
 
 
 Output = FusedOutput | ScoreOutput | LabelOutput
@@ -115,24 +115,17 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
     predictive = torch.maximum(entropy(mean).clamp_max(highest), expected)  # H(p̄) ≥ E[H] despite rounding
     confidence, label = mean.max(dim=-1)
     return FusedOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label=label,
-        confidence=confidence,
-        predictive_entropy=predictive,
-        expected_entropy=expected,
-        mutual_information=predictive - expected,
+        member_logits=member_logits, probabilities=mean, label=label, confidence=confidence,
+        predictive_entropy=predictive, expected_entropy=expected, mutual_information=predictive - expected,
         disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
         energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+        member_probabilities=members.transpose(0, 1), distance=distance,
+    )  # fmt: skip
 
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
-    smallest = torch.finfo(probabilities.dtype).tiny
-    return 0.0 - (probabilities * probabilities.clamp_min(smallest).log()).sum(dim=-1)
+    return 0.0 - (probabilities * probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()).sum(dim=-1)
 
 
 def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distance: Tensor | None = None) -> ScoreOutput:
@@ -140,13 +133,8 @@ def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distanc
     logits = member_logits.float()[..., 0]  # [M, B]
     members = torch.sigmoid(logits) if activation == "sigmoid" else logits
     mean = members.mean(dim=0)
-    return ScoreOutput(
-        member_logits=member_logits,
-        score=mean,
-        score_variance=(members - mean).square().mean(dim=0),
-        member_scores=members.transpose(0, 1),
-        distance=distance,
-    )
+    variance = (members - mean).square().mean(dim=0)
+    return ScoreOutput(member_logits, mean, variance, members.transpose(0, 1), distance)
 
 
 def summarize_labels(
@@ -160,23 +148,18 @@ def summarize_labels(
     mean = members.mean(dim=0)
     total = torch.maximum(_label_entropy(mean, without.mean(dim=0)).clamp_max(highest), expected)  # despite rounding
     return LabelOutput(
-        member_logits=member_logits,
-        probabilities=mean,
-        label_entropy=total,
-        label_mutual_information=total - expected,
+        member_logits=member_logits, probabilities=mean, member_probabilities=members.transpose(0, 1),
+        label_entropy=total, label_mutual_information=total - expected, distance=distance,
         predictive_entropy=total.sum(dim=-1).clamp_max(together),
         expected_entropy=expected.sum(dim=-1).clamp_max(together),
         mutual_information=(total - expected).sum(dim=-1).clamp_max(together),
         energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),
-        member_probabilities=members.transpose(0, 1),
-        distance=distance,
-    )
+    )  # fmt: skip
 
 
 def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:
     """−p log p − q log q, nats; complements q are passed, since 1 − p would lose precision; 0·log 0 = 0."""
-    smallest = torch.finfo(torch.float32).tiny
-    terms = [part * part.clamp_min(smallest).log() for part in (probabilities, without)]
+    terms = [part * part.clamp_min(torch.finfo(torch.float32).tiny).log() for part in (probabilities, without)]
     return 0.0 - (terms[0] + terms[1])
 
 
@@ -189,20 +172,26 @@ class FeatureDistance(nn.Module):
         for name, array in density.arrays().items():
             self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32."""
+    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """[K, B, d] → [B], or for tokens [K, B, T, d] → [B, T], in float32; texts have numbers of tokens [B]."""
         if features.ndim == 4:
-            flat: Tensor = self(features.flatten(1, 2))
-            return flat.unflatten(0, features.shape[1:3])
+            return self(features.flatten(1, 2)).unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
         rows = rows @ self.get_buffer("whitening")  # [K, B, r]
         means = self.get_buffer("means")  # [K, R, r]
         closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
-        nearest = closeness.argmax(dim=-1)  # [K, B]
-        chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))
+        chosen = means.gather(1, closeness.argmax(dim=-1)[..., None].expand(-1, -1, means.shape[-1]))
         squared = (rows - chosen).square().sum(dim=-1)  # the difference squared, not a difference of squares: [K, B]
         location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
+        if lengths is not None and self.density.log_length is not None:
+            location = location + self.get_buffer("location_slope")[:, None] / lengths
+            scale = scale + self.get_buffer("scale_slope")[:, None] / lengths
         return ((squared - location) / scale).mean(dim=0)
+
+    def deviation(self, lengths: Tensor) -> Tensor:
+        """Standardised logarithms [B] of numbers of tokens."""
+        mean, spread = self.get_buffer("log_length")
+        return (lengths.log() - mean) / spread
 
 
 class Ensemble(nn.Module):
@@ -236,7 +225,21 @@ class Ensemble(nn.Module):
         """Names of the vectors that the distance reads; empty until it is fitted."""
         return () if self.distance is None else self.distance.density.taps
 
-    def answer(self, logits: Tensor, features: Tensor) -> Output:
+    def lengths(self, inputs: Mapping[str, Tensor | None]) -> Tensor | None:
+        """Number of tokens [B] of texts that have one distance each, at least 1; ``None`` for others."""
+        if not has_length(self.architecture):
+            return None
+        mask = inputs.get("attention_mask")
+        counts = inputs["input_ids"].new_ones(inputs["input_ids"].shape) if mask is None else mask
+        return counts.sum(dim=1).clamp_min(1).float()
+
+    def answer(self, logits: Tensor, features: Tensor, inputs: Mapping[str, Tensor | None]) -> Output:
         """Apply the task's head to member logits and the vectors of :attr:`taps`."""
-        distance = None if self.distance is None else self.distance(features)
-        return summarize_task(self.architecture, logits, self.label_temperatures or (self.temperature,), distance)
+        temperatures = self.label_temperatures or (self.temperature,)
+        if self.distance is None:
+            return summarize_task(self.architecture, logits, temperatures)
+        lengths = self.lengths(inputs)
+        output = summarize_task(self.architecture, logits, temperatures, self.distance(features, lengths))
+        if lengths is None or self.distance.density.log_length is None:
+            return output
+        return replace(output, length_deviation=self.distance.deviation(lengths))

@@ -66,8 +66,7 @@ def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, A
     if _nested(one) and _nested(other):
         one, other = dict(enumerate(one)), dict(enumerate(other))
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
-        same = one == other or (one in EMPTY and other in EMPTY)
-        return None if same else (place, one, other)
+        return None if one == other or (one in EMPTY and other in EMPTY) else (place, one, other)
     for key in {**one, **other}:
         difference = first_difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
         if difference:
@@ -84,11 +83,8 @@ def _nested(value: Any) -> bool:
 
 
 BATCH = 4
-
 TOLERANCE = 1e-3  # of logits, relative to the largest logit (at least 1); rounding stays below 1e-4
-
 PIXEL_TOLERANCE = 1e-4
-
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 
 

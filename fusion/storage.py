@@ -62,6 +62,9 @@ def save_bundle(
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair it before saving")
+    every = ensemble.label_temperatures
+    decisions = None if every is None else LabelDecisions(every, (UNFITTED,) * len(every))
+    calibration = Calibration(ensemble.temperature, labels=decisions)
     manifest = {
         "hydrant": __version__,
         "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
@@ -77,7 +80,7 @@ def save_bundle(
         if (configuration := ensemble.checkpoint_configuration()) is not None:
             (folder / CHECKPOINT).write_bytes(to_json_bytes(configuration))
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
-        (folder / CALIBRATION).write_bytes(to_json_bytes(_calibration(ensemble)))
+        (folder / CALIBRATION).write_bytes(to_json_bytes(calibration.to_json()))
         if check is not None:
             (folder / ORIGINAL_CHECK).write_bytes(to_json_bytes(check_to_json(check)))
         if processor is not None:
@@ -85,15 +88,6 @@ def save_bundle(
             save_processor(processor, folder / PROCESSOR)
             load_processor(folder / PROCESSOR, ensemble.architecture)  # fail now rather than at load time
     return Bundle.open(path)
-
-
-def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:
-    """The calibration of a new bundle: the ensemble's temperatures."""
-    calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
-    every = ensemble.label_temperatures
-    if every is not None:
-        calibration["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
-    return calibration
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:

@@ -58,7 +58,7 @@ class TracedClassifier(Ensemble):
 
     def forward(self, **inputs: Tensor) -> Output:
         """Run all members, as :meth:`FusedClassifier.forward` does."""
-        return self.answer(*self.features(self.taps, **inputs))
+        return self.answer(*self.features(self.taps, **inputs), inputs)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and tap vectors (``bundle.density_file``), [K, B, d]; with T after B for tokens."""
@@ -66,10 +66,8 @@ class TracedClassifier(Ensemble):
         layers = sorted({int(match[1]) for tap in taps if (match := TAP.fullmatch(tap)) and match[1]})
         by_member = [layers, *[()] * (self.members - 1)]  # the first member's vectors serve for the trunk
         with self._turn:
-            runs = [
-                run_member(each, self.architecture, complete, some)
-                for each, some in zip(self.each, by_member, strict=True)
-            ]
+            pairs = zip(self.each, by_member, strict=True)
+            runs = [run_member(each, self.architecture, complete, some) for each, some in pairs]
         vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
         vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
         logits = torch.stack([each for each, _, _ in runs])
@@ -104,8 +102,7 @@ class TracedClassifier(Ensemble):
 
     def stored_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
-        state = self.original.state_dict()
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.original.state_dict().items()}
 
     def checkpoint_configuration(self) -> dict[str, Any]:
         """The configuration of the original as a JSON object."""

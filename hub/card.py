@@ -24,30 +24,13 @@ FACTS = ("license", "license_name", "license_link")
 
 
 def model_card(bundle: Bundle, repository: str | None) -> str:
-    """The card as Markdown: metadata in YAML, then the text.
-
-    Args:
-        bundle: the bundle.
-        repository: its name ``USER/NAME``; ``None`` before it has one.
-
-    Raises:
-        BundleError: a file that the card describes is altered or malformed.
-        MissingExtraError: huggingface_hub is not installed.
-    """
+    """The card as Markdown: metadata in YAML, then the text; ``repository`` is ``USER/NAME``, or not known yet."""
     hub = require("huggingface_hub", "hub", "write a model card")
     evaluation = StoredEvaluation.of(bundle)
     tag = pipeline_tag(bundle, evaluation)
     results = [] if evaluation is None else [hub.EvalResult(**each) for each in _results(bundle, evaluation, tag)]
-    data = hub.ModelCardData(
-        library_name="hydrant",
-        pipeline_tag=tag,
-        tags=TAGS,
-        model_name=repository or f"{bundle.family} ensemble",
-        eval_results=results or None,
-        **base_metadata(bundle),
-    )
-    if not results:
-        data.pop("model_name")  # it only names the results
+    named = {"model_name": repository or f"{bundle.family} ensemble", "eval_results": results} if results else {}
+    data = hub.ModelCardData(library_name="hydrant", pipeline_tag=tag, tags=TAGS, **named, **base_metadata(bundle))
     return f"---\n{data.to_yaml()}\n---\n\n{card_text(bundle, evaluation, tag, repository)}"
 
 
@@ -63,11 +46,7 @@ def pipeline_tag(bundle: Bundle, evaluation: StoredEvaluation | None) -> str:
 
 
 def base_metadata(bundle: Bundle) -> dict[str, Any]:
-    """Base models, licence, data and languages.
-
-    The Hub has four relations to a base: ``finetune`` if weights were tuned, also as adapters; ``merge`` for several
-    checkpoints; and for pruned, untuned weights ``quantized``, its word for conversions without training.
-    """
+    """Base models, licence, data and languages; ``quantized`` is the Hub's word for conversions without training."""
     fusion, tuned = fusion_of(bundle), bundle.manifest.get("fusion", {}).get("tuned")
     names = _each_once(base.name for base in fusion.base if base.name) or []
     relation = "merge" if len(names) > 1 else "finetune" if tuned or fusion.adapters else "quantized"

@@ -16,19 +16,15 @@ TARGETS = {"coverage": "--coverage", "risk": "--risk", "false_alarm": "--false-a
 
 
 def command_lines(
-    bundle: Bundle,
-    calibration: Calibration,
-    evaluation: StoredEvaluation | None,
-    base: str | None,
-    training: str | None,
+    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, base: str | None, fit: str | None
 ) -> list[str]:
-    """Commands in their order; data by the names of their files, those of the distance in ``training``."""
+    """Commands in their order; data by the names of their files, those of the distance in ``fit``."""
     plan, tuned = bundle.plan(), bundle.manifest.get("fusion", {}).get("tuned")
     planned, fitted = plan.provenance, calibration.fitted or {}
     source, seed = base or "CHECKPOINT", {"--seed": planned.get("seed")}
     if bundle.has(MAKE_REPORT):
         tested = {} if evaluation is None else {"--test": evaluation.data, "--test-ood": evaluation.ood}
-        data = {"--data": training, "--validation": planned.get("data"), "--ood": fitted.get("ood"), **tested}
+        data = {"--data": fit, "--validation": planned.get("data"), "--ood": fitted.get("ood"), **tested}
         return [_line("make", [source], {**data, "--members": bundle.members, **seed, "-o": "out/"})]
     heads = {"--method": plan.method, "--data": planned.get("data"), "--members": bundle.members}
     fork = {"--fork-from": plan.fork} if 0 < plan.fork < plan.layers else {}
@@ -49,7 +45,7 @@ def command_lines(
             for goal, value in threshold.target.items()
             if goal in TARGETS
         }
-        data = {"--data": fitted.get("data"), "--ood": fitted.get("ood"), "--fit": training}
+        data = {"--data": fitted.get("data"), "--ood": fitted.get("ood"), "--fit": fit}
         lines.append(_line("calibrate", ["out/"], {**data, **targets, "--seed": fitted.get("seed")}))
     for kind in [kind for kind in PRECISIONS if bundle.has(onnx_name(kind))]:
         needed = {"--data": "INPUTS"} if kind == "int8" else {}

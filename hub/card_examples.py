@@ -15,14 +15,9 @@ READERS = {
 }
 """Pipeline → the ends of class names in other libraries, argument of the processor, and an input."""
 
-OPTIONS = {
-    "score": ', function_to_apply="none"',
-    "tokens": ', aggregation_strategy="simple"',
-    "multi_label": ", top_k=None",
-}
-"""Task → arguments of a pipeline; one number must not pass a softmax."""
-
-
+# Task → arguments of a pipeline; one number must not pass a softmax.
+NUMBER, WORDS = ', function_to_apply="none"', ', aggregation_strategy="simple"'
+OPTIONS = {"score": NUMBER, "tokens": WORDS, "multi_label": ", top_k=None"}
 SPANS = "These average a span's words; hydrant and its thresholds use its least certain word."
 SCALED = "transformers.js scales images by another method, so its answers may differ."
 
@@ -60,10 +55,7 @@ print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
 
 
 def _script(tag: str, task: str, repository: str, types: bool) -> str:
-    """JavaScript for transformers.js, whose pipelines know no pairs and no regression; empty without a short one.
-
-    Its tokenizer omits the token types, without which a pair is read as one text.
-    """
+    """JavaScript for transformers.js, whose pipelines know no pairs and no regression; empty without a short one."""
     model, processor, _, item = READERS[tag]
     if task != "score":
         options = ", { top_k: null }" if task == "multi_label" else ""

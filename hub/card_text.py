@@ -15,7 +15,6 @@ from ..bundle.manifest import MANIFEST, BaseModel, Fusion, Manifest
 from ..bundle.reports import Verification
 from ..bundle.store import Bundle, onnx_name
 from ..calib.decisions.decision_lines import calibration_lines, distance_lines
-from ..calib.decisions.temperature import is_bounded
 from ..data.specs import convert
 from ..errors import short
 from ..evaluation.metric_names import DECISIONS, DETECTION, SCORES, ranged
@@ -106,8 +105,6 @@ def _knowledge(bundle: Bundle, calibration: Calibration, has_distance: bool) -> 
     has = {*TASKS[task].outputs, "confidence" if TASKS[task].one_class else "", "distance" if has_distance else ""}
     scores = "; ".join(f"`{name}` ({words})" for name, words in MEANINGS.items() if name in has)
     fitted = "calibrated" if calibration.fitted else "not calibrated: read them as an order, not as rates"
-    if calibration.fitted and not all(map(is_bounded, calibration.temperatures)):
-        fitted = "not reliable: the calibration data left a temperature at the end of its range"
     lines = [LIMITS[task].format(len(bundle.labels)), f"Scores of every input: {scores}."]
     lines += [f"Its probabilities are {fitted}."] if task != "score" else []
     if bundle.members == 1:
@@ -122,10 +119,8 @@ def _unknown(calibration: Calibration) -> str:
         return "It flags no out-of-distribution (OOD) inputs: no threshold was fitted."
     found = threshold.measured.get("true_positive_rate")
     if found is None:
-        return (
-            "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data; see Results, if "
-            "any, for how many it finds."
-        )
+        text = "It flags out-of-distribution (OOD) inputs. Its threshold was fitted without OOD data"
+        return f"{text}; see Results, if any, for how many it finds."
     data = f"{fitted.get('ood_examples', '?')} OOD examples of {plain(fitted.get('ood'))}"
     false = threshold.measured.get("false_positive_rate", 0.0)
     chance = "This is no better than chance." if found <= false else "Other kinds may be found less often."
@@ -138,18 +133,14 @@ def _results(bundle: Bundle, evaluation: StoredEvaluation) -> list[str]:
     columns = {name: column for name, column in quality.items() if name not in SELECTIVE}
     for score, words in SCORES.items():
         for name in ("auroc", "fpr95"):
-            title = f"OOD {DETECTION[name].title} by {words}"
-            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=title)
-    rows = [
-        [column.title, *(_cell(model.figures.get(name), column) for model in models)]
-        for name, column in columns.items()
-        if any(name in model.figures for model in models)
-    ]
-    rows += [
-        [column.title, *(column.text(model.decisions.get(name)) for model in models)]
-        for name, column in DECISIONS.items()
-        if any(name in model.decisions for model in models)
-    ]
+            columns[f"ood.{score}.{name}"] = replace(DETECTION[name], title=f"OOD {DETECTION[name].title} by {words}")
+    rows = []
+    for name, column in columns.items():
+        if any(name in model.figures for model in models):
+            rows.append([column.title, *(_cell(model.figures.get(name), column) for model in models)])
+    for name, column in DECISIONS.items():
+        if any(name in model.decisions for model in models):
+            rows.append([column.title, *(column.text(model.decisions.get(name)) for model in models)])
     ood = f"; OOD: {evaluation.ood_examples} examples of {plain(evaluation.ood)}" if evaluation.ood else ""
     about = f"On {evaluation.examples} examples of {plain(evaluation.data)}{ood}."
     if evaluation.resamples:
@@ -191,10 +182,7 @@ def _promises(calibration: Calibration, unit: str) -> dict[str, str]:
 
 
 def _origin(
-    bundle: Bundle,
-    calibration: Calibration,
-    evaluation: StoredEvaluation | None,
-    distance: Mapping[str, Any] | None,
+    bundle: Bundle, calibration: Calibration, evaluation: StoredEvaluation | None, distance: Mapping[str, Any] | None
 ) -> list[str]:
     """Recorded steps and versions."""
     plan, fusion = bundle.plan(), bundle.manifest.get("fusion", {})
@@ -242,5 +230,4 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])

@@ -9,25 +9,15 @@ from ..bundle.store import Bundle
 from ..bundle.traced import CHECKPOINT
 from ..models.family_registry import LAYOUTS
 
-PROBLEMS = {
-    "classification": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "score": "regression",
-}
-"""Task → ``problem_type`` of transformers; token classification has none."""
+# Task → ``problem_type`` of transformers; token classification has none.
+ONE, SEVERAL = "single_label_classification", "multi_label_classification"
+PROBLEMS = {"classification": ONE, "multi_label": SEVERAL, "score": "regression"}
 
-DEFAULT_DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8"}
-"""Precision of a graph → its name in transformers.js."""
+DEFAULT_DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8"}  # precision of a graph → its name in transformers.js
 
 
 def plain_config(bundle: Bundle, precision: str, external: list[str]) -> dict[str, Any]:
-    """The configuration of a bundle's model as transformers defines it.
-
-    Args:
-        bundle: the bundle.
-        precision: precision of the graph that transformers.js reads by default.
-        external: names of the graphs whose weights are in a file of their own.
-    """
+    """The model's configuration for transformers; transformers.js reads ``precision``, some weights ``external``."""
     architecture = bundle.any_architecture()
     config = _declared(architecture) if architecture.is_declared else dict(bundle.read_json(CHECKPOINT))
     problem = PROBLEMS.get(architecture.task)
@@ -48,22 +38,12 @@ def _declared(arch: Architecture) -> dict[str, Any]:
     layouts = (each for each in LAYOUTS if each.family == arch.family and each.wrapper is None)
     tokens = "ForTokenClassification"
     kind = next(each.model_class for each in layouts if each.model_class.endswith(tokens) is arch.every_token)
-    sizes = {
-        "hidden_size": arch.width,
-        "num_hidden_layers": arch.layers,
-        "num_attention_heads": arch.heads,
-        "intermediate_size": arch.mlp_width,
-    }
+    sizes = {"hidden_size": arch.width, "num_hidden_layers": arch.layers, "num_attention_heads": arch.heads}
+    sizes |= {"intermediate_size": arch.mlp_width}
     if arch.modality == "text":
-        text = {"vocab_size": arch.vocabulary, "max_position_embeddings": arch.positions}
-        return {
-            "model_type": arch.family,
-            "architectures": [kind],
-            **sizes,
-            **text,
-            "type_vocab_size": arch.token_types,
-            "pad_token_id": arch.padding_token,
-        }
-    sizes |= {"image_size": arch.image_height, "patch_size": arch.patch_height, "num_channels": arch.channels}
+        sizes |= {"vocab_size": arch.vocabulary, "max_position_embeddings": arch.positions}
+        sizes |= {"type_vocab_size": arch.token_types, "pad_token_id": arch.padding_token}
+    else:
+        sizes |= {"image_size": arch.image_height, "patch_size": arch.patch_height, "num_channels": arch.channels}
     nested = arch.family in ("clip", "siglip")
     return {"model_type": arch.family, "architectures": [kind], **({"vision_config": sizes} if nested else sizes)}

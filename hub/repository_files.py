@@ -1,9 +1,4 @@
-"""The files of a Hub repository.
-
-README.md is the model card. ``config.json`` has the form of transformers, with the tokenizer or image processor beside
-it. ``onnx/`` holds the graphs under the names that optimum and transformers.js expect; external weights are
-``NAME_data``. ``hydrant/`` is the bundle as it is, signature included.
-"""
+"""The files of a Hub repository: a card, what transformers reads, ``onnx/`` with the graphs, and the bundle itself."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from ..bundle.hub_download import GRAPHS
 from ..bundle.manifest import FOLDER, MANIFEST
 from ..bundle.signature import SIGNATURE, signature_file
 from ..bundle.staging import telling
-from ..bundle.store import PROCESSOR, Bundle, onnx_name
+from ..bundle.store import PROCESSOR, WEIGHTS, Bundle, onnx_name
 from ..bundle.strict_json import to_json_bytes
 from ..errors import BundleError, require
 from .card import model_card
@@ -29,17 +24,11 @@ NAMES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantiz
 """Precision → name in ``onnx/`` that optimum and transformers.js expect; they have no name for BF16."""
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-
-Files = dict[str, bytes | Path]
-"""Name in the repository → content, or the file that has it."""
+Files = dict[str, bytes | Path]  # name in the repository → content, or the file that has it
 
 
-def repository_files(bundle: Bundle, repository: str | None) -> Files:
-    """All files of a bundle's repository ``USER/NAME``, every file of the bundle checked.
-
-    Raises:
-        BundleError: a file is missing or altered, or there is no graph with the output ``logits``.
-    """
+def repository_files(bundle: Bundle, repository: str | None, serving: bool = False) -> Files:
+    """All files of a bundle's repository ``USER/NAME``, every file checked; ``serving`` omits those to train with."""
     check_all_graphs(bundle)
     own = {name: bundle.file(name) for name in bundle.manifest["files"]}
     own[MANIFEST] = bundle.path / MANIFEST
@@ -49,6 +38,10 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
     if not graphs:
         raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
     files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
+    if serving:
+        listed = {name: entry for name, entry in bundle.manifest["files"].items() if not _is_for_training(name)}
+        files = {f"{FOLDER}/{name}": own[name] for name in listed}
+        files[f"{FOLDER}/{MANIFEST}"] = to_json_bytes({**bundle.manifest, "files": listed})
     external: list[str] = []
     for kind, path in graphs.items():
         _check_logits(path, kind)
@@ -65,6 +58,10 @@ def repository_files(bundle: Bundle, repository: str | None) -> Files:
     files["config.json"] = to_json_bytes(plain_config(bundle, next(iter(graphs)), external))
     files["README.md"] = model_card(bundle, repository).encode()
     return files
+
+
+def _is_for_training(name: str) -> bool:
+    return name == WEIGHTS or name.startswith("reports/")
 
 
 def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
@@ -104,11 +101,9 @@ def _with_external(graph: Path, location: str) -> bytes:
 
 
 def _plain_tokenizer(path: Path, token_types: bool) -> bytes:
-    """The tokenizer's settings, with a class that every version of transformers knows.
-
-    transformers.js returns token types for some classes only, so a model that needs them keeps its own class.
-    """
+    """The tokenizer's settings, with a class that every version of transformers knows."""
     local = ("is_local", "local_files_only")  # of the machine that made it
     settings = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in local}
-    keeps = token_types and settings.get("tokenizer_class") not in (None, "TokenizersBackend")  # of transformers 5
+    # transformers.js returns token types for some classes only; the backend's is transformers 5's
+    keeps = token_types and settings.get("tokenizer_class") not in (None, "TokenizersBackend")
     return to_json_bytes(settings if keeps else {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

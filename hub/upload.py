@@ -26,6 +26,7 @@ def push(
     private: bool = False,
     revision: str | None = None,
     token: str | None = None,
+    serving: bool = False,
     force: bool = False,
 ) -> str:
     """Push a bundle to the Hugging Face Hub, as one commit that optimum and transformers.js can read, too.
@@ -40,6 +41,8 @@ def push(
         private: create a private repository.
         revision: branch to push to; created if it does not exist (default: main).
         token: access token of the Hub (default: HF_TOKEN, or that of ``hf auth login``).
+        serving: omit the weights to train and the reports: the copy in ``hydrant/`` only predicts. It has
+            no signature: sign it again.
         force: replace an existing folder.
 
     Returns:
@@ -63,11 +66,11 @@ def push(
         if Path(to).resolve().is_relative_to(opened.path.resolve()):
             raise InputError(f"{to} is inside the bundle; choose another folder")
         with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
-            write_files(repository_files(locked, None), stage)
+            write_files(repository_files(locked, None, serving), stage)
         return str(to)
     assert repository is not None
     before = opened.state()
-    address = _commit(repository, repository_files(resolve(opened), repository), private, revision, token)
+    address = _commit(repository, repository_files(resolve(opened), repository, serving), private, revision, token)
     if opened.state() != before:  # an upload may take long, and locks nothing
         raise InputError(f"bundle {opened.path} was changed by another process during the upload; push it again")
     return address
@@ -80,9 +83,8 @@ def _commit(repository: str, files: Files, private: bool, revision: str | None, 
     with _rejections(repository):
         api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.model_info(repository).private:
-            raise InputError(
-                f"{repository} exists and is public; make it private on its settings page, or omit private"
-            )
+            wrong = f"{repository} exists and is public"
+            raise InputError(f"{wrong}; make it private on its settings page, or omit private")
         if revision is not None:
             api.create_branch(repository, branch=revision, exist_ok=True)
         parent = api.model_info(repository, revision=revision).sha

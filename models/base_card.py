@@ -36,15 +36,9 @@ def _base_model(config: Any) -> BaseModel:
     link = _valid(card.get("license_link"), str)
     if link is not None and "://" not in link:  # a file of the checkpoint's repository
         link = f"https://huggingface.co/{name}/blob/{folder.name}/{link}" if name else None
-    return BaseModel(
-        name=name,
-        revision=folder.name if name else None,
-        license=_valid(card.get("license"), str),
-        license_name=_valid(card.get("license_name"), str),
-        license_link=link,
-        datasets=_listed(card.get("datasets"), Repository),
-        language=_listed(card.get("language"), str),
-    )
+    facts = {kind: _valid(card.get(kind), str) for kind in ("license", "license_name")}
+    facts |= {"datasets": _listed(card.get("datasets"), Repository), "language": _listed(card.get("language"), str)}
+    return BaseModel(name=name, revision=folder.name if name else None, license_link=link, **facts)
 
 
 def _valid(value: Any, kind: Any) -> Any:

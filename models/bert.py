@@ -1,8 +1,4 @@
-"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA: post-norm; a dense layer reads the first token.
-
-XLM-RoBERTa and CamemBERT are RoBERTa by another name. ELECTRA's dense layer has GELU for tanh, and its tables may be
-narrower than its layers. DistilBERT has no token types, and ReLU for tanh.
-"""
+"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA: post-norm; a dense layer reads the first token."""
 
 from __future__ import annotations
 
@@ -11,18 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling
-from .layout import Layout, activation, classes, encoder_only, head_width, linear
+from .layout import Layout, activation, classes, encoder, encoder_only, linear
 
 LAYER_NAMES = (
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
-    "intermediate.dense",
-    "output.dense",
-    "output.LayerNorm",
-)
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+)  # fmt: skip
 
 
 def _embeddings(prefix: str) -> dict[str, str]:
@@ -39,29 +29,15 @@ def _architecture(config: Any, position_padding: int | None = None, pooling: Poo
     own_width = getattr(config, "embedding_size", config.hidden_size)
     classifier_dropout = getattr(config, "classifier_dropout", None)
     return Architecture(
-        family=config.model_type,
-        modality="text",
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        head_width=head_width(config, config.hidden_size, config.num_attention_heads),
-        width=config.hidden_size,
-        mlp_width=config.intermediate_size,
-        activation=activation(config, config.hidden_act),
-        pre_norm=False,
-        norm_eps=config.layer_norm_eps,
-        qkv_bias=True,
-        pooling=pooling,
-        classes=classes(config),
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
+        **encoder(config), modality="text", pre_norm=False, norm_eps=config.layer_norm_eps, qkv_bias=True,
+        mlp_width=config.intermediate_size, activation=activation(config, config.hidden_act),
+        pooling=pooling, classes=classes(config),
+        hidden_dropout=config.hidden_dropout_prob, attention_dropout=config.attention_probs_dropout_prob,
         classifier_dropout=config.hidden_dropout_prob if classifier_dropout is None else classifier_dropout,
-        vocabulary=config.vocab_size,
-        positions=config.max_position_embeddings,
-        token_types=config.type_vocab_size,
-        position_padding=position_padding,
-        padding_token=config.pad_token_id or 0,
+        vocabulary=config.vocab_size, positions=config.max_position_embeddings, token_types=config.type_vocab_size,
+        position_padding=position_padding, padding_token=config.pad_token_id or 0,
         embedding_width=0 if own_width == config.hidden_size else own_width,
-    )
+    )  # fmt: skip
 
 
 BERT = Layout(
@@ -91,7 +67,6 @@ ROBERTA = Layout(
 )
 
 XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
-
 CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
 
 ELECTRA = replace(
@@ -122,14 +97,8 @@ DISTILBERT = Layout(
     model_class="DistilBertForSequenceClassification",
     layer="distilbert.transformer.layer.{l}",
     layer_names=(
-        "attention.q_lin",
-        "attention.k_lin",
-        "attention.v_lin",
-        "attention.out_lin",
-        "sa_layer_norm",
-        "ffn.lin1",
-        "ffn.lin2",
-        "output_layer_norm",
+        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
+        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     ),
     other_names={
         "embeddings.word": "distilbert.embeddings.word_embeddings.weight",

@@ -13,27 +13,15 @@ from typing import Any
 
 from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
+from . import refusals
 from .cross_encoder import max_tokens, with_activation
 from .family_registry import DECLARED, LAYOUTS, without_classes
 from .layout import refuse
 from .lora import classifier_of
-from .refusals import (
-    check_not_quantised,
-    check_pulled,
-    incomplete,
-    other_shape,
-    siblings,
-    unknown_to_transformers,
-    unread,
-    unsupported,
-    wrapper_prefix,
-)
 from .vit import CLIP
 
 log = logging.getLogger(__name__)
-
 READS = "fuse", "read a checkpoint"
-
 CONFIG = "config.json"
 
 
@@ -82,7 +70,7 @@ def is_dual_encoder(source: str | Path) -> bool:
 
 def load_weights(name: str, config: Any, class_name: str, brought: Collection[str] = ()) -> Any:
     """Load all weights of a checkpoint into a class of transformers, in evaluation mode."""
-    check_not_quantised(name, config)
+    refusals.check_not_quantised(name, config)
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     load = partial(
         getattr(transformers, class_name).from_pretrained, name, config=config, dtype=torch.float32,
@@ -91,17 +79,17 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
     with quiet():
         try:
             model, info = load()
-            prefix = wrapper_prefix(_folder(name)) if info["missing_keys"] else ""
+            prefix = refusals.wrapper_prefix(_folder(name)) if info["missing_keys"] else ""
             if prefix:
                 model, info = load(key_mapping={f"^{re.escape(prefix)}": ""})
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
             if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
                 raise _with_adapter(name, f" ({_first_line(error)})") from error  # PEFT's version may not match
-            raise unread(name, _folder(name), _first_line(error)) from error
+            raise refusals.unread(name, _folder(name), _first_line(error)) from error
     if info["mismatched_keys"]:  # transformers fills them at random
-        raise other_shape(name, config, info["mismatched_keys"])
+        raise refusals.other_shape(name, config, info["mismatched_keys"])
     if missing := set(info["missing_keys"]) - set(brought):
-        raise incomplete(name, missing, info["unexpected_keys"], bool(brought))
+        raise refusals.incomplete(name, missing, info["unexpected_keys"], bool(brought))
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _with_adapter(name)
     if getattr(config, "auto_map", None):
@@ -135,11 +123,9 @@ def _with_adapter(name: str, said: str = "") -> InputError:
     )
 
 
-STORED = {
-    "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
-    "image": ("preprocessor_config.json", "processor_config.json"),
-    "audio": ("preprocessor_config.json", "processor_config.json"),
-}
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+STORED = {"text": TOKENIZERS, "image": PROCESSORS, "audio": PROCESSORS}
 
 LOADERS = {
     "text": ("transformers", "AutoTokenizer", "tokenizer"),
@@ -199,9 +185,8 @@ def model_labels(config: Any) -> list[str]:
     stored = config.id2label or {index: f"LABEL_{index}" for index in range(config.num_labels)}
     names = {int(index): str(label) for index, label in stored.items()}
     if sorted(names) != list(range(config.num_labels)):
-        raise InputError(
-            f"configuration has id2label for {listing(sorted(names))}; expected 0 to {config.num_labels - 1}"
-        )
+        wrong = f"configuration has id2label for {listing(sorted(names))}"
+        raise InputError(f"{wrong}; expected 0 to {config.num_labels - 1}")
     ordered = [names[index] for index in range(config.num_labels)]
     unique = unique_names(ordered)
     if renamed := [name for name, own in zip(unique, ordered, strict=True) if name != own]:
@@ -225,11 +210,12 @@ def load_config(name: str) -> Any:
             raw, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
         kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
         if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
-            raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
+            raise refusals.unknown_to_transformers(
+                f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))
+            ) from error
         hub = f"no folder {name} exists, and from the hub hydrant " * (not Path(name).is_dir())
-        raise InputError(
-            f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a checkpoint folder"
-        ) from error
+        wrong = f"{hub}cannot read a model configuration from {name}: {_first_line(error)}"
+        raise InputError(f"{wrong}; expected a checkpoint folder") from error
 
 
 def without_remote_code(config: Any) -> Any:
@@ -260,9 +246,9 @@ def _known(class_name: str, adapters: Sequence[str | Path] = ()) -> str:
     """Name of a class that has a layout; with adapters, an encoder's name becomes its classifier's."""
     if class_name in DECLARED:
         return class_name
-    if adapters and (classifiers := siblings(class_name, DECLARED)):
+    if adapters and (classifiers := refusals.siblings(class_name, DECLARED)):
         return classifiers[0]
-    raise unsupported(class_name, DECLARED)
+    raise refusals.unsupported(class_name, DECLARED)
 
 
 def class_of(config: Any) -> str:
@@ -272,7 +258,7 @@ def class_of(config: Any) -> str:
         raise InputError(f'config.json of {config.name_or_path} names no class; expected "architectures": ["…"]')
     class_name = str(named[0])
     if getattr(config, "auto_map", None) and not hasattr(require("transformers", *READS), class_name):
-        raise unknown_to_transformers(f"architecture {class_name}", True)
+        raise refusals.unknown_to_transformers(f"architecture {class_name}", True)
     return class_name
 
 
@@ -294,7 +280,7 @@ def checked_source(source: str | Path) -> str:
             adapter = (path / "adapter_config.json").is_file()
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
             raise InputError(f"{source} holds no {CONFIG}; expected a Hugging Face checkpoint folder{remedy}")
-        check_pulled(path)
+        refusals.check_pulled(path)
     elif isinstance(source, Path) or path.exists() or not HUB_NAME.fullmatch(str(source)):
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")

@@ -41,9 +41,8 @@ def with_activation(config: Any, source: str | Path) -> Any:
     name, prompts = stored.get("default_prompt_name"), stored.get("prompts")
     prompt = prompts.get(str(name)) if isinstance(prompts, dict) else prompts
     if prompt:
-        raise UnsupportedModelError(
-            f"{source} puts the prompt {str(prompt)[:80]!r} before texts; set default_prompt_name in {MAIN} to null"
-        )
+        wrong = f"{source} puts the prompt {str(prompt)[:80]!r} before texts"
+        raise UnsupportedModelError(f"{wrong}; set default_prompt_name in {MAIN} to null")
     _module(source)
     default = "activation.Sigmoid" if config.num_labels == 1 else "linear.Identity"
     path = stored.get("activation_fn") or activation_path(config) or f"torch.nn.modules.{default}"
@@ -76,16 +75,14 @@ def _module(source: str | Path) -> dict[str, Any]:
     """The settings of the module, nested names joined by dots."""
     types = [str(module.get("type") if isinstance(module, dict) else module) for module in _read(source, MODULES, list)]
     if len(types) > 1 or not all(fullmatch(r"sentence_transformers\..*\bTransformer", name) for name in types):
-        raise UnsupportedModelError(
-            f"{source} has {listing(types, 5)} in {MODULES}; expected one Transformer of sentence-transformers"
-        )
+        wrong = f"{source} has {listing(types, 5)} in {MODULES}"
+        raise UnsupportedModelError(f"{wrong}; expected one Transformer of sentence-transformers")
     module = dict(_flat(_read(source, MODULE, dict)))
     for key, value in module.items():
         unused = value is None or key in LENGTHS or key.partition(".")[0] in UNUSED
         if not unused and value not in EXPECTED.get(key, ()):
-            raise UnsupportedModelError(
-                f"{source} has {key} = {cut(value)} in {MODULE}, which is not supported; drop it"
-            )
+            wrong = f"{source} has {key} = {cut(value)} in {MODULE}, which is not supported"
+            raise UnsupportedModelError(f"{wrong}; drop it")
     return module
 
 

@@ -42,12 +42,8 @@ def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, poole
 
 
 TOKEN_LAYOUTS = (
-    _tokens(BERT),
-    _tokens(ROBERTA),
-    _tokens(XLM_ROBERTA),
-    _tokens(CAMEMBERT),
+    *map(_tokens, (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)),
     _tokens(DISTILBERT, dropout=lambda config: float(config.dropout)),
-    _tokens(ELECTRA),
     _tokens(MODERNBERT, pooler=True),
 )
 
@@ -75,16 +71,14 @@ def layout_of(model: Any) -> Layout:
 
 def without_classes(name: str) -> InputError:
     """The error for a CLIP model without classes."""
-    return InputError(
-        f"{name} is a {CLIP.model_class}, without classes of its own; name them with --classes (hydrant.load_zero_shot)"
-    )
+    wrong = f"{name} is a {CLIP.model_class}, without classes of its own"
+    return InputError(f"{wrong}; name them with --classes (hydrant.load_zero_shot)")
 
 
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
     """Manifest entry of zero-shot classifiers: ``{"zero_shot": prompts}``, a list if they differ."""
     prompts = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
-    alike = all(other == prompts[0] for other in prompts)
-    return {"zero_shot": prompts[0] if alike else prompts} if prompts else {}
+    return {"zero_shot": prompts[0] if all(other == prompts[0] for other in prompts) else prompts} if prompts else {}
 
 
 def architecture_of(model: Any) -> Architecture:
@@ -99,10 +93,8 @@ def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
     if not architecture.is_declared:
         return architecture.blocks
     heads, layout = architecture.heads, layout_of(model)
-    return tuple(
-        Block(layout.output_projection(layer), "", heads, heads, architecture.head_width, (), False)
-        for layer in range(architecture.layers)
-    )
+    names = map(layout.output_projection, range(architecture.layers))
+    return tuple(Block(name, "", heads, heads, architecture.head_width, (), False) for name in names)
 
 
 def check_weights(model: Any) -> None:
@@ -111,9 +103,8 @@ def check_weights(model: Any) -> None:
         raise InputError(f"model is a {cut(type(model).__name__)}; expected a transformers classifier or its folder")
     for name, weight in model.named_parameters():
         if weight.is_meta:
-            raise InputError(
-                f"weight {name} is on the device meta, without values; load the model with from_pretrained"
-            )
+            wrong = f"weight {name} is on the device meta, without values"
+            raise InputError(f"{wrong}; load the model with from_pretrained")
 
 
 def read_weights(model: Any) -> dict[str, Any]:
@@ -149,18 +140,15 @@ def _check_layers(layout: Layout, architecture: Architecture, names: Collection[
     while any(name.startswith(f"{layout.layer.format(l=count)}.") for name in names):
         count += 1
     if count not in (0, architecture.layers):  # 0: other names; the missing weight is reported later
-        raise InputError(
-            f"the model has {count} layers, its configuration {architecture.layers}; set num_hidden_layers to {count}"
-        )
+        wrong = f"the model has {count} layers, its configuration {architecture.layers}"
+        raise InputError(f"{wrong}; set num_hidden_layers to {count}")
 
 
 def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
     """Reject quantised weights, and a shape unlike the configuration's, except for axes of one."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
-        raise InputError(
-            f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}; expected float32, float16 or bfloat16: "
-            "give the model before it was quantised"
-        )
+        wrong = f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}"
+        raise InputError(f"{wrong}; expected float32, float16 or bfloat16: give the model before it was quantised")
     plain = tuple(size for size in tensor.shape if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
         raise InputError(

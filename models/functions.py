@@ -21,22 +21,13 @@ def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
 
 
+# Activations of the MLP, by ``Architecture.activation``.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
-    "relu": nn.functional.relu,
-    "quick_gelu": quick_gelu,
-    "silu": nn.functional.silu,
-}
-"""Activations of the MLP, by ``Architecture.activation``."""
-
-POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "relu": nn.functional.relu,
-    "gelu": nn.functional.gelu,
-    "unit": unit,
-}
-"""Activations of the dense layer before the classifier, by ``Architecture.pooling``."""
+    "gelu": nn.functional.gelu, "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
+    "relu": nn.functional.relu, "quick_gelu": quick_gelu, "silu": nn.functional.silu,
+}  # fmt: skip
+# Activations of the dense layer before the classifier, by ``Architecture.pooling``.
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "unit": unit, **ACTIVATIONS}
 
 
 def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -63,13 +54,10 @@ def turned(x: Tensor, base: float | None) -> Tensor:
 
 
 def seen(mask: Tensor | None, tokens: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Mask of the keys that each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window.
-
-    Every token sees itself, so that padding far from the text stays finite.
-    """
+    """Mask of the keys that each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window."""
     if window is None:
         return mask
     places = torch.arange(tokens, device=device)
     apart = (places[:, None] - places).abs()  # [T, T]
     near = (apart <= window)[None, None]
-    return near if mask is None else (near & mask) | (apart == 0)
+    return near if mask is None else (near & mask) | (apart == 0)  # itself, so that padding stays finite

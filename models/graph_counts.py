@@ -37,8 +37,7 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
     streams = model.groups("embeddings")
     if arch.modality == "image":
         patches = arch.max_sequence - arch.prefix_tokens
-        pixels = arch.channels * arch.patch_height * arch.patch_width
-        yield Product(1, batch * patches, pixels, streams * d)
+        yield Product(1, batch * patches, arch.channels * arch.patch_height * arch.patch_width, streams * d)
     else:
         if arch.embedding_width:
             yield from _linear(streams, streams, batch * tokens, arch.embedding_width, d)

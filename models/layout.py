@@ -72,25 +72,17 @@ def linear(canonical: str, source: str) -> dict[str, str]:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "quick_gelu": "quick_gelu",
-    "silu": "silu",
-    "swish": "silu",
-}
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu",
+}  # fmt: skip
 
 MULTI_LABEL = "multi_label_classification"
 
 
 def refuse(config: Any, setting: str, found: object, supported: str) -> UnsupportedModelError:
     """The error for one unsupported setting of a configuration."""
-    return UnsupportedModelError(
-        f"{config.model_type} model has {setting} = {found!r}, which hydrant does not support; supported: {supported}"
-    )
+    wrong = f"{config.model_type} model has {setting} = {found!r}, which hydrant does not support"
+    return UnsupportedModelError(f"{wrong}; supported: {supported}")
 
 
 def activation(config: Any, name: object) -> Activation:
@@ -111,11 +103,13 @@ def classes(config: Any) -> int:
     return int(config.num_labels)
 
 
-def head_width(config: Any, width: int, heads: int) -> int:
-    """Width of one attention head."""
-    if width % heads:
+def encoder(config: Any) -> dict[str, Any]:
+    """Fields of an ``Architecture`` that every configuration names alike."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    if (own := getattr(config, "head_dim", None)) is None and width % heads:
         raise refuse(config, "hidden_size", width, f"a multiple of the {heads} attention heads")
-    return width // heads
+    layers, each = config.num_hidden_layers, own or width // heads
+    return {"family": config.model_type, "layers": layers, "heads": heads, "head_width": each, "width": width}
 
 
 def encoder_only(config: Any) -> None:
@@ -133,12 +127,9 @@ def pair(value: Any) -> tuple[int, int]:
 
 SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 
-SHOWN = {
-    "score": tuple(SCORE_ACTIVATIONS),
-    "multi_label": ("Identity", "Sigmoid"),
-    "classification": ("Identity", "Softmax"),
-}
-"""Task → activations of sentence-transformers for which hydrant returns the values or their logits."""
+# Task → activations of sentence-transformers for which hydrant returns the values or their logits.
+SHOWN = {"score": tuple(SCORE_ACTIVATIONS), "multi_label": ("Identity", "Sigmoid")}
+SHOWN["classification"] = ("Identity", "Softmax")
 
 
 def task_of(config: Any) -> dict[str, Any]:

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 
 
 LowRank = Literal["auto", "merge", "keep"]
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 PREFIX = "base_model.model."
-
 LINEAR_PARTS, REPLACED_PARTS = ("attention", "mlp", "pooler", "classifier"), ("pooler", "classifier")
 """Parts whose linear maps may have an update, and parts that an adapter may replace (``modules_to_save``)."""
 
@@ -160,10 +157,8 @@ def _check_method(every: Mapping[str, Any], folder: Path) -> None:
     }
     for name, values in expected.items():
         if every.get(name) not in values:
-            raise InputError(
-                f"adapter {folder} has {name} = {cut(every.get(name))}, which cannot be merged exactly; expected "
-                f"{' or '.join(map(str, values))}"
-            )
+            wrong = f"adapter {folder} has {name} = {cut(every.get(name))}, which cannot be merged exactly"
+            raise InputError(f"{wrong}; expected {' or '.join(map(str, values))}")
 
 
 VARIANTS = frozenset({
@@ -191,10 +186,8 @@ def _sorted(
                 raise InputError(f"adapter {folder}: {mismatch}; expected an adapter of it, with the same classes")
             replaced[name] = tensor
         else:
-            raise InputError(
-                f"adapter {folder} changes {cut(key, 100)}; expected LoRA of attention, MLP, pooler or classifier, or "
-                "pooler and classifier whole (modules_to_save)"
-            )
+            what = f"adapter {folder} changes {cut(key, 100)}; expected LoRA of attention, MLP"
+            raise InputError(f"{what}, pooler or classifier, or pooler and classifier whole (modules_to_save)")
     return halves, replaced
 
 

@@ -1,21 +1,14 @@
-"""ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP.
-
-Its classifier reads the first token, or the mean of all real ones, through a dense layer with a LayerNorm behind it.
-Query, key and value are one linear map; the first layer has no LayerNorm before its attention, since one follows
-the embeddings.
-"""
+"""ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..bundle.architecture import Architecture, Pooling, TokenPooling
-from .layout import Layout, activation, classes, head_width, linear, refuse
+from ..bundle.architecture import BIASES, Architecture, Pooling, TokenPooling
+from .layout import Layout, activation, classes, encoder, linear, refuse
 
 POOLINGS: tuple[Pooling, ...] = ("gelu", "tanh", "relu")
-
 TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -27,42 +20,21 @@ def _architecture(config: Any) -> Architecture:
         raise refuse(config, "classifier_activation", config.classifier_activation, ", ".join(POOLINGS))
     if config.classifier_pooling not in TOKENS:
         raise refuse(config, "classifier_pooling", config.classifier_pooling, ", ".join(TOKENS))
-    width = head_width(config, config.hidden_size, config.num_attention_heads)
-    if width % 2:
+    if encoder(config)["head_width"] % 2:
         raise refuse(config, "num_attention_heads", config.num_attention_heads, "heads of an even width (rotary)")
-    biases = {
-        "norms": config.norm_bias,
-        "output": config.attention_bias,
-        "mlp": config.mlp_bias,
-        "pooler": config.classifier_bias,
-    }
-    reach = config.local_attention // 2
+    biases = config.norm_bias, config.attention_bias, config.mlp_bias, config.classifier_bias
+    kinds, reach = _kinds(config), config.local_attention // 2
     return Architecture(
-        family=config.model_type,
-        modality="text",
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        head_width=width,
-        width=config.hidden_size,
-        mlp_width=config.intermediate_size,
-        activation=activation(config, config.hidden_activation),
-        pre_norm=True,
-        norm_eps=config.norm_eps,
-        qkv_bias=config.attention_bias,
-        pooling=config.classifier_activation,
-        classes=classes(config),
-        classifier_dropout=config.classifier_dropout,
-        vocabulary=config.vocab_size,
-        positions=config.max_position_embeddings,
-        padding_token=config.pad_token_id or 0,
-        token_pooling=TOKENS[config.classifier_pooling],
-        rotary=tuple(_base(config, kind) for kind in _kinds(config)),
-        windows=tuple(reach if kind == SLIDING else 0 for kind in _kinds(config)),
-        gated_mlp=True,
-        bias_free=tuple(name for name, there in biases.items() if not there),
-        first_norm=False,
-        pooler_norm=True,
-    )
+        **encoder(config), modality="text", pre_norm=True, norm_eps=config.norm_eps, qkv_bias=config.attention_bias,
+        mlp_width=config.intermediate_size, activation=activation(config, config.hidden_activation),
+        pooling=config.classifier_activation, token_pooling=TOKENS[config.classifier_pooling],
+        classes=classes(config), classifier_dropout=config.classifier_dropout,
+        vocabulary=config.vocab_size, positions=config.max_position_embeddings, padding_token=config.pad_token_id or 0,
+        rotary=tuple(float(config.rope_parameters[kind]["rope_theta"]) for kind in kinds),
+        windows=tuple(reach if kind == SLIDING else 0 for kind in kinds),
+        bias_free=tuple(name for name, there in zip(BIASES, biases, strict=True) if not there),
+        gated_mlp=True, first_norm=False, pooler_norm=True,
+    )  # fmt: skip
 
 
 def _kinds(config: Any) -> list[str]:
@@ -72,15 +44,10 @@ def _kinds(config: Any) -> list[str]:
         raise refuse(config, "layer_types", kinds, f"{FULL} or {SLIDING} for each layer")
     if SLIDING in kinds and config.local_attention < 2:
         raise refuse(config, "local_attention", config.local_attention, "2 tokens or more")
+    for kind in set(kinds):
+        if (scaling := config.rope_parameters[kind].get("rope_type", "default")) != "default":
+            raise refuse(config, f"rope_parameters.{kind}.rope_type", scaling, "'default' (no scaling)")
     return kinds
-
-
-def _base(config: Any, kind: str) -> float:
-    """θ of the rotary positions of a kind of layer."""
-    rotary = config.rope_parameters[kind]
-    if rotary.get("rope_type", "default") != "default":
-        raise refuse(config, f"rope_parameters.{kind}.rope_type", rotary["rope_type"], "'default' (no scaling)")
-    return float(rotary["rope_theta"])
 
 
 MODERNBERT = Layout(

@@ -1,8 +1,6 @@
 """Cost of an ensemble: floating-point operations, parameters and bytes moved, from shapes alone.
 
-The formulas follow the exported graph with every exact rewrite (``export.rewrites``). Separate parts of several
-checkpoints count as different in every layer. Operations are those of matrix products and convolutions, two for each
-multiply-add; everything else is linear in the activations.
+The formulas follow the exported graph with every exact rewrite (``export.rewrites``); a multiply-add is two operations.
 """
 
 from __future__ import annotations
@@ -93,8 +91,7 @@ def cost_of(
 
 def _single(architecture: Architecture, plan: HeadPlan, exact: bool) -> Sharing:
     """The original model, with the exact rewrites or without them."""
-    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
-    return Sharing(architecture, whole, 1, frozenset(), exact)
+    return Sharing(architecture, HeadPlan.all_heads(plan.family, plan.layers, plan.heads), 1, frozenset(), exact)
 
 
 def _tokens(architecture: Architecture) -> int:
@@ -112,20 +109,15 @@ def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collect
 
 
 def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
-    """Keep adapters' updates of attention low-rank where that is cheaper by the roofline model (Williams et al. 2009).
-
-    In each layer query, key and value together, and the output projection, are compared in both forms on one input.
-    """
+    """Keep adapters' updates of attention low-rank where the roofline model (Williams et al. 2009) calls it cheaper."""
     chosen, tokens = dict(forms), _tokens(architecture)
     for layer in range(plan.layers):
         if not plan.same_heads(layer):
             continue  # no shared weight to keep
         for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
             names = [f"layers.{layer}.attention.{projection}" for projection in projections]
-            options = [
-                {**chosen, **{name: {**chosen[name], "low_rank": kept} for name in names if name in chosen}}
-                for kept in (False, True)
-            ]
+            here = {name: chosen[name] for name in names if name in chosen}
+            options = [chosen | {name: {**here[name], "low_rank": kept} for name in here} for kept in (False, True)]
             merged, kept = (_time(architecture, plan, frozenset(separate), option, layer, tokens) for option in options)
             chosen = options[kept < merged]
     return chosen

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..bundle.staging import telling
 from ..errors import InputError, cut, listing
 
 TEMPLATES = ("a photo of a {}.",)  # Radford et al. 2021
@@ -31,10 +32,8 @@ class Prompts:
         """JSON for :func:`read_prompts`: classes and templates, or class → texts."""
         if self.templates:
             return {"classes": list(self.classes), "templates": list(self.templates)}
-        return {
-            name: list(texts) if len(texts) > 1 else texts[0]
-            for name, texts in zip(self.classes, self.texts, strict=True)
-        }
+        pairs = zip(self.classes, self.texts, strict=True)
+        return {name: list(texts) if len(texts) > 1 else texts[0] for name, texts in pairs}
 
 
 def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> Prompts:
@@ -68,12 +67,11 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
 
 def _from_file(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with telling(f"cannot read classes {path}", f"; expected {FORMS}"):
+            text = path.read_text(encoding="utf-8-sig")
         if path.suffix.lower() != ".json":
             return [line for line in text.splitlines() if line.strip()]
         return json.loads(text, object_pairs_hook=_unrepeated)
-    except OSError as error:
-        raise InputError(f"cannot read classes {path}: {error.strerror or error}; expected {FORMS}") from error
     except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
         raise InputError(f"classes {path} cannot be used ({error}); expected {FORMS}") from error
 

@@ -58,9 +58,8 @@ def unsupported(name: str, declared: Sequence[str], base: str = "") -> Unsupport
 def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
     """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
-    return UnsupportedModelError(
-        f"{what} is not part of the installed transformers{code}; install a newer one, or use another classifier"
-    )
+    wrong = f"{what} is not part of the installed transformers{code}"
+    return UnsupportedModelError(f"{wrong}; install a newer one, or use another classifier")
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
@@ -72,7 +71,6 @@ def rewritten(module: str, names: Iterable[str]) -> str:
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-
 PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
 """Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
 
@@ -90,9 +88,8 @@ def check_pulled(folder: Path) -> None:
         if file.suffix in (".safetensors", ".json", ".txt", ".model") and file.is_file():
             with file.open("rb") as stream:
                 if stream.read(len(POINTER)) == POINTER:
-                    raise InputError(
-                        f"{file} is a git-lfs pointer, not the file; run git -C {shlex.quote(str(folder))} lfs pull"
-                    )
+                    wrong = f"{file} is a git-lfs pointer, not the file"
+                    raise InputError(f"{wrong}; run git -C {shlex.quote(str(folder))} lfs pull")
 
 
 def wrapper_prefix(folder: Path) -> str:
@@ -112,10 +109,8 @@ def check_not_quantised(name: str, config: Any) -> None:
     settings = getattr(config, "quantization_config", None)
     if settings is not None:
         method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-        raise UnsupportedModelError(
-            f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: "
-            "give the original checkpoint, or save the model after dequantize()"
-        )
+        what = f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights"
+        raise UnsupportedModelError(f"{what}: give the original checkpoint, or save the model after dequantize()")
 
 
 def unread(name: str, folder: Path, reason: str) -> InputError:
@@ -140,14 +135,11 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
     weight, stored, expected = min(mismatched, key=lambda each: (0 not in each[1], each[0]))
     other = next((size for size, own in zip(expected, stored, strict=False) if size != own), 0)
     settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
-    cause = (
-        f"likely cause: {listing(settings, 3) if settings else 'image_size'} = {other}; use the matching config.json"
-    )
+    cause = f"likely cause: {listing(settings or ['image_size'], 3)} = {other}; use the matching config.json"
     if 0 in stored:
         cause = "DeepSpeed ZeRO-3 saved empty tensors: run its zero_to_fp32.py with --safe_serialization"
-    return InputError(
-        f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}; {cause}"
-    )
+    wrong = f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}"
+    return InputError(f"{wrong}; {cause}")
 
 
 def _settings(config: dict[str, Any], size: int) -> list[str]:

@@ -1,9 +1,7 @@
 """Image encoders, all pre-norm: ViT, DeiT, DINOv2, and the image towers of CLIP and SigLIP.
 
-The classifiers of ViT and DeiT read the first token; DINOv2's reads that and the mean of all patches, side by side.
-DINOv2 scales the outputs of attention and MLP (layer scale, Touvron et al. 2021), which is multiplied into the linear
-map before it; registers (Darcet et al. 2024) are learned tokens without a position. Zero-shot, CLIP's classifier
-consists of embeddings of class prompts (``zero_shot``); trained ones, and SigLIP's, read the mean of all patches.
+DINOv2's layer scale (Touvron et al. 2021) is multiplied into the linear map before it; its registers (Darcet et al.
+2024) are learned tokens without a position.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .layout import Layout, activation, classes, head_width, linear, pair, refuse
+from .layout import Layout, activation, classes, encoder, linear, pair, refuse
 
 
 def _encoder(config: Any, classifier: Any, **own: Any) -> Architecture:
@@ -20,26 +18,12 @@ def _encoder(config: Any, classifier: Any, **own: Any) -> Architecture:
     (height, width), (patch_height, patch_width) = pair(config.image_size), pair(config.patch_size)
     if height < patch_height or width < patch_width:
         raise refuse(config, "patch_size", config.patch_size, f"at most the image size, {height} by {width}")
-    heads = config.num_attention_heads
     return Architecture(
-        family=classifier.model_type,
-        modality="image",
-        layers=config.num_hidden_layers,
-        heads=heads,
-        head_width=getattr(config, "head_dim", None) or head_width(config, config.hidden_size, heads),
-        width=config.hidden_size,
-        activation=activation(config, config.hidden_act),
-        pre_norm=True,
-        norm_eps=config.layer_norm_eps,
-        classes=classes(classifier),
-        image_height=height,
-        image_width=width,
-        channels=config.num_channels,
-        patch_height=patch_height,
-        patch_width=patch_width,
-        pooling="none",
-        **own,
-    )
+        **{**encoder(config), "family": classifier.model_type}, modality="image", pre_norm=True, pooling="none",
+        activation=activation(config, config.hidden_act), norm_eps=config.layer_norm_eps, classes=classes(classifier),
+        channels=config.num_channels, image_height=height, image_width=width, patch_height=patch_height,
+        patch_width=patch_width, **own,
+    )  # fmt: skip
 
 
 ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
@@ -47,14 +31,9 @@ ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attent
 
 def _vit(config: Any, prefix_tokens: int, mlp_width: int) -> Architecture:
     return _encoder(
-        config,
-        config,
-        mlp_width=mlp_width,
-        qkv_bias=config.qkv_bias,
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
-        prefix_tokens=prefix_tokens,
-    )
+        config, config, mlp_width=mlp_width, qkv_bias=config.qkv_bias, prefix_tokens=prefix_tokens,
+        hidden_dropout=config.hidden_dropout_prob, attention_dropout=config.attention_probs_dropout_prob,
+    )  # fmt: skip
 
 
 def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
@@ -71,17 +50,13 @@ def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
 
 def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
     return Layout(
-        family=family,
-        model_class=model_class,
-        layer=f"{family}.layers.{{l}}",
+        family=family, model_class=model_class, layer=f"{family}.layers.{{l}}", other_names=_names(family, *tokens),
         layer_names=(*ATTENTION, "layernorm_before", "mlp.fc1", "mlp.fc2", "layernorm_after"),
-        other_names=_names(family, *tokens),
         architecture=lambda config: _vit(config, 1 + len(tokens), config.intermediate_size),
-    )
+    )  # fmt: skip
 
 
 VIT = _layout("vit", "ViTForImageClassification")
-
 DEIT = _layout("deit", "DeiTForImageClassification", ("distillation_token", "distillation_token"))
 
 
@@ -129,24 +104,15 @@ OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "atte
 
 def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
     return Layout(
-        family=family,
-        model_class=model_class,
-        layer=f"{family}.encoder.layer.{{l}}",
-        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
+        family=family, model_class=model_class, layer=f"{family}.encoder.layer.{{l}}", architecture=_dinov2,
+        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"), resize=resize,
         other_names=_names(family, *[("registers", "register_tokens")] * family.endswith("registers")),
-        architecture=_dinov2,
         scales={"attention.output": "layer_scale1.lambda1", "mlp.down": "layer_scale2.lambda1"},
-        resize=resize,
-    )
+    )  # fmt: skip
 
 
-NAMES = {
-    "dinov2": "Dinov2ForImageClassification",
-    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
-}
-
+NAMES = {"dinov2": "Dinov2ForImageClassification", "dinov2_with_registers": "Dinov2WithRegistersForImageClassification"}
 DINOV2, DINOV2_WITH_REGISTERS = (_dinov2_layout(family, name) for family, name in NAMES.items())
-
 OLDER = {name: _dinov2_layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
 """Class → names of its weights in older releases of transformers."""
 
@@ -157,16 +123,10 @@ def _tower(config: Any) -> Architecture:
     if len({*pair(tower.image_size)}) > 1 or len({*pair(tower.patch_size)}) > 1:
         raise refuse(tower, "image_size", tower.image_size, "a square of one square patch or more")
     return _encoder(
-        tower,
-        config,
-        mlp_width=tower.intermediate_size,
-        qkv_bias=True,
-        attention_dropout=tower.attention_dropout,
-        prefix_tokens=1 if clip else 0,
-        patch_bias=not clip,
-        patch_norm=clip,
+        tower, config, mlp_width=tower.intermediate_size, qkv_bias=True, attention_dropout=tower.attention_dropout,
+        prefix_tokens=1 if clip else 0, patch_bias=not clip, patch_norm=clip,
         token_pooling="first" if clip else "mean",
-    )
+    )  # fmt: skip
 
 
 CLIP_EMBEDDINGS = {
@@ -181,14 +141,8 @@ CLIP = Layout(
     model_class="CLIPModel",
     layer="vision_model.encoder.layers.{l}",
     layer_names=(
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.out_proj",
-        "layer_norm1",
-        "mlp.fc1",
-        "mlp.fc2",
-        "layer_norm2",
+        *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+        *("layer_norm1", "mlp.fc1", "mlp.fc2", "layer_norm2"),
     ),
     other_names={
         **CLIP_EMBEDDINGS,

@@ -1,8 +1,7 @@
 """Zero-shot classification with CLIP: class prompts become a frozen classifier behind the image tower.
 
-``logits = scale · cos(image embedding, class embedding)`` with ``scale = exp(logit_scale)``; a class embedding is the
-mean of its prompts' unit embeddings, of unit length again (Radford et al. 2021, "Learning Transferable Visual
-Models From Natural Language Supervision", section 3.1.4). The text tower runs once, here, in transformers.
+``logits = exp(logit_scale) · cos(image embedding, class embedding)``; a class embedding is the mean of its prompts'
+unit embeddings, of unit length again (Radford et al. 2021, section 3.1.4).
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class ZeroShotClassifier(nn.Module):
         from transformers.modeling_outputs import ImageClassifierOutput
 
         pooled = self.vision_model(pixel_values=pixel_values).pooler_output  # [B, d]
-        image = POOLERS["unit"](self.visual_projection(pooled))  # [B, P]
-        return ImageClassifierOutput(logits=self.classifier(image))
+        return ImageClassifierOutput(logits=self.classifier(POOLERS["unit"](self.visual_projection(pooled))))
 
 
 def load_zero_shot(
@@ -79,9 +77,8 @@ def load_zero_shot(
         clip = load_dual_encoder(source)
         tokenizer = load_processor(source, "text") if tokenizer is None else tokenizer
     elif type(source).__name__ != "CLIPModel":
-        raise InputError(
-            f"source is a {type(source).__name__}; expected a CLIPModel, a checkpoint folder or a hub name"
-        )
+        wrong = f"source is a {type(source).__name__}"
+        raise InputError(f"{wrong}; expected a CLIPModel, a checkpoint folder or a hub name")
     elif tokenizer is None:
         raise InputError("a CLIPModel needs its tokenizer; pass tokenizer=…")
     else:
@@ -91,8 +88,7 @@ def load_zero_shot(
 
 def _class_embeddings(clip: Any, tokenizer: Any, prompts: Prompts, progress: Progress) -> Tensor:
     """[C, P], unit length: the mean of each class's unit embeddings, normalized again."""
-    texts = [text for own in prompts.texts for text in own]
-    rows = _token_ids(clip, tokenizer, texts)
+    rows = _token_ids(clip, tokenizer, [text for own in prompts.texts for text in own])
     steps = progress(range(0, len(rows), BATCH), -(-len(rows) // BATCH), "reading class prompts")
     training = clip.training
     clip.eval()

@@ -111,7 +111,7 @@ class Watch:
                 text = (
                     f"{NAMES[name]} {change.usual:.1%} → {change.share:.1%} ({change.count} of "
                     f"{change.seen - change.since}) since input {change.since}, detected at input {change.seen}: "
-                    f"the log is {change.evidence:.3g} times more likely with a change than without"
+                    f"the log is {times_text(change.evidence)} times more likely with a change than without"
                 )
                 raised.append(Alarm("rate", name, text, change.since, change.seen, change.usual, change.share))
         counts = self._counted(observed)
@@ -196,6 +196,13 @@ def bounds_text(low: float | None, high: float | None) -> str:
     if low is None:
         return "all" if high is None else f"up to {high:.4g}"
     return f"above {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
+
+
+def times_text(evidence: float) -> str:
+    """A likelihood ratio in words, for example "2,480"."""
+    if evidence >= 1e6:
+        return "over a million"
+    return f"{evidence:,.0f}" if evidence >= 100 else f"{evidence:.3g}"
 
 
 def check_limits(alpha: float, psi: float, window: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -11,13 +10,13 @@ from typing import Any
 
 from ..bundle.calibration import RATES, Calibration, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..errors import InputError, cut, listing
-from ..metrics.spans import split_tag
+from ..errors import InputError, listing
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows
-from ..tasks import TASKS, TaskName
 from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
 from .drift_statistics import rate_p_value
+from .label_sample import LabelSample
+from .prediction_log import Own, checked_rows, logged_rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class DriftReport:
         windows: the last thousand windows, in order.
         alarms: the detected changes.
         alpha, psi, window: the options of the call.
+        to_label: number of inputs written to the file to label; ``None`` without one.
     """
 
     inputs: int
@@ -46,6 +46,7 @@ class DriftReport:
     alpha: float
     psi: float
     window: int
+    to_label: int | None = None
 
     @property
     def passed(self) -> bool:
@@ -65,6 +66,8 @@ def drift(
     alpha: float = 0.01,
     psi: float = 0.1,
     window: int = 1000,
+    to_label: str | Path | None = None,
+    label_rows: int = 200,
     progress: Progress = no_progress,
 ) -> DriftReport:
     """Detect changes between logged predictions and a bundle's calibration examples.
@@ -75,12 +78,15 @@ def drift(
 
     Args:
         bundle: calibrated bundle folder. In Python also an open ``Bundle``.
-        log: predictions in the order of the traffic: JSON lines of `hydrant predict --output`. In Python also the rows
-            themselves.
+        log: predictions in the order of the traffic: a .jsonl, .csv or .parquet file of `hydrant predict --output`. In
+            Python also the rows themselves.
         alpha: largest probability of a false alarm while the traffic is unchanged.
         psi: smallest population stability index (PSI) that counts as drift. A score or the labels alarm if chance does
             not explain the change.
         window: number of inputs in each compared histogram.
+        to_label: write inputs worth labelling to this .csv, .jsonl or .parquet file: half of them random, the others
+            the most unlike the training data and the most uncertain. Fill in the column ``label``.
+        label_rows: number of these inputs.
         progress: display.
 
     Raises:
@@ -91,11 +97,12 @@ def drift(
     bundle = resolve(bundle)
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
-    own = Own.of(bundle)
+    sample = None if to_label is None else LabelSample(bundle, to_label, label_rows)
     if isinstance(log, str | Path):
-        rows, source = rows_of_file(log, own), str(log)
+        rows, source = logged_rows(log), str(log)
     else:
-        rows, source = _checked(((row, f"row {at}") for at, row in enumerate(log, start=1)), own), "the log"
+        rows, source = ((row, f"row {at}") for at, row in enumerate(log, start=1)), "the log"
+    rows = checked_rows(rows, Own.of(bundle))
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
     for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
@@ -103,6 +110,8 @@ def drift(
         if names is None:  # all texts so far have no span
             names = _names(predictions, reference, where)
         watch.add(observed_rows(predictions, decided if names is None else names, where))
+        if sample is not None:
+            sample.add(predictions)
     if not watch.total.inputs:
         raise InputError(f"{source} contains no predictions; expected rows written by `hydrant predict --output`")
     if watch.current.inputs >= window / 2 or not watch.windows:
@@ -119,6 +128,7 @@ def drift(
         alpha=alpha,
         psi=psi,
         window=window,
+        to_label=None if sample is None else sample.write(),
     )
 
 
@@ -128,66 +138,6 @@ def reference_of(bundle: Bundle) -> TrafficReference:
     if reference is None:
         raise InputError(f"bundle {bundle.path} has no record of its calibration examples; calibrate it again")
     return reference
-
-
-@dataclass(frozen=True)
-class Own:
-    """Task and labels of a bundle's predictions; for token classification, types of spans."""
-
-    task: TaskName
-    labels: frozenset[str]
-
-    @classmethod
-    def of(cls, bundle: Bundle) -> Own:
-        """Task and labels of a bundle."""
-        task, labels = bundle.any_architecture().task, bundle.labels
-        return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
-
-    def check(self, row: Any, where: str) -> None:
-        """Raise ``InputError`` for a row that this bundle cannot have written, or for a log of some predictions."""
-        if not isinstance(row, Mapping):
-            raise InputError(f"{where} is {cut(row)}; expected a JSON object from `hydrant predict --output`")
-        if "why" in row:  # recorded by a server
-            raise InputError(f"{where} is from a log of abstained or flagged inputs; give a log of all predictions")
-        if row.get("error") is not None:
-            return
-        own, tasks = TASKS[self.task], [task for task in TASKS.values() if row.get(task.answer) is not None]
-        if tasks and own not in tasks:
-            raise InputError(f"{where} has {tasks[0].answer}; expected a log of this bundle, which gives {own.gives}")
-        answer = row.get(own.answer)
-        if answer is None or self.task == "score":
-            return
-        answer = [{"label": answer}] if self.task == "classification" else answer
-        if not isinstance(answer, list) or not all(isinstance(each, Mapping) for each in answer):
-            raise InputError(f"{where} has {own.answer} {cut(answer)}; expected a list of JSON objects with a label")
-        for label in (each["label"] for each in answer if "label" in each):
-            if not isinstance(label, str) or label not in self.labels:
-                labels = listing(sorted(self.labels))
-                raise InputError(f"{where} has the label {cut(label)}; expected a log of this bundle, with {labels}")
-
-
-def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Rows of a file of JSON lines, each with its place, such as "line 3 of log.jsonl"; empty lines are skipped."""
-    try:
-        with Path(path).open("rb") as file:
-            yield from _checked(_lines(file, path), own)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _lines(file: Iterable[bytes], path: str | Path) -> Iterator[tuple[Any, str]]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            try:
-                yield json.loads(line), f"line {number} of {path}"
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"line {number} of {path} is not JSON ({error}); expected JSON lines") from error
-
-
-def _checked(rows: Iterable[tuple[Any, str]], own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
-    for row, where in rows:
-        own.check(row, where)
-        yield row, where
 
 
 def _rate(watch: Watch, name: str) -> dict[str, Any]:

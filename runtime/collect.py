@@ -31,10 +31,13 @@ def collect(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> dict[str, np.ndarray]:
-    """Run a model and gather the arrays that ``reduce`` returns, in the order of the inputs."""
+    """Run a model and gather the arrays that ``reduce`` returns, in the order of the inputs.
+
+    ``reduce`` takes a batch's outputs and its ``places`` [B] in the inputs.
+    """
     parts, order = [], []
     for places, outputs in visit(model, processor, architecture, inputs, batch_size, progress, title):
-        parts.append(reduce(outputs))
+        parts.append(reduce({**outputs, "places": places}))
         order.append(places)
     back = np.argsort(np.concatenate(order))
     return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

@@ -14,7 +14,7 @@ from ..bundle.store import Bundle
 from ..data.python_inputs import given_inputs
 from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_words
 from ..data.text import Piece
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, cut, is_whole, listing
 from ..metrics.gates import Precision
 from ..tasks import TASKS
 from .loading import load
@@ -34,11 +34,19 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Task → its output, and the values of ``function_to_apply`` that it supports."""
 
+TASK_NAMES = {
+    **{name: name for name in ("text-classification", "image-classification", "audio-classification")},
+    **dict.fromkeys(("token-classification", "ner"), "token-classification"),
+    "sentiment-analysis": "text-classification",
+}
+"""Names of tasks, and their other names, as in transformers."""
+
 AGGREGATIONS: dict[str, Aggregation] = {"simple": "first", "first": "first", "average": "mean", "max": "max"}
 
 
 def pipeline(
-    bundle: Bundle | str | Path,
+    bundle: Bundle | str | Path | None = None,
+    model: Bundle | str | Path | None = None,
     *,
     backend: str = "auto",
     precision: Precision | None = None,
@@ -48,24 +56,24 @@ def pipeline(
     top_k: int | str | None = DEFAULT_TOP_K,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
+    truncation: bool | str | None = None,
+    padding: bool | str | None = None,
+    max_length: int | None = None,
     aggregation_strategy: str = "none",
     ignore_labels: Sequence[str] | None = None,
 ) -> Pipeline | TokenPipeline:
     """Open a bundle as a replacement for ``transformers.pipeline``: text, image, audio or token classification.
 
+    ``pipeline("text-classification", model="out/")`` is the same as ``pipeline("out/")``.
+
     Args:
-        bundle: as in ``load``.
-        backend: as in ``load``.
-        precision: as in ``load``.
-        threads: as in ``load``.
-        trust: as in ``load``.
-        revision: as in ``load``.
+        bundle: as in ``load``, like ``backend`` to ``revision``; with ``model``, the name of its task.
+        model: as in ``load``, for calls in the form of transformers.
         top_k: labels in each answer, the most probable first; ``None`` for all (default: one for a text, five for an
             image or a sound).
         batch_size: inputs per run (default: 32, and 1 for streams, so that no answer waits for later inputs).
-        function_to_apply: as in ``Pipeline.__call__``.
-        aggregation_strategy: for token classification, as in ``TokenPipeline``.
-        ignore_labels: for token classification, as in ``TokenPipeline``.
+        function_to_apply: as in ``Pipeline.__call__``, like ``truncation``, ``padding`` and ``max_length``.
+        aggregation_strategy: for token classification, as in ``TokenPipeline``, like ``ignore_labels``.
 
     Returns:
         A ``Pipeline``, or for token classification a ``TokenPipeline``.
@@ -74,15 +82,25 @@ def pipeline(
         InputError: an option is invalid, or is for another task.
         BackendError, MissingExtraError, BundleError: as in ``load``.
     """
-    predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust, revision=revision)
+    opened = bundle if model is None else model
+    if opened is None or (model is None and bundle in TASK_NAMES and not Path(str(bundle)).exists()):
+        raise InputError(
+            "no bundle is given; expected pipeline('out/'), or pipeline('text-classification', model='out/')"
+        )
+    predictor = load(opened, backend, threads=threads, precision=precision, trust=trust, revision=revision)
+    encoding = truncation, padding, max_length
     try:
+        task = "token-classification" if predictor.task == "tokens" else f"{predictor.modality}-classification"
+        if model is not None and bundle is not None and TASK_NAMES.get(str(bundle), bundle) != task:
+            raise InputError(f"the task is {cut(bundle)}, but this bundle is for {task}; pass {task!r}")
         if predictor.task == "tokens":
-            if top_k != DEFAULT_TOP_K or function_to_apply is not None:
-                raise InputError("top_k and function_to_apply are not for token classification; omit them")
+            if top_k != DEFAULT_TOP_K or function_to_apply is not None or encoding != (None, None, None):
+                options = "top_k, function_to_apply, truncation, padding and max_length"
+                raise InputError(f"{options} are not for token classification; omit them")
             return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
         if aggregation_strategy != "none" or ignore_labels is not None:
             raise InputError("aggregation_strategy and ignore_labels are for token classification; omit them")
-        return Pipeline(predictor, top_k, batch_size, function_to_apply)
+        return Pipeline(predictor, top_k, batch_size, function_to_apply, *encoding)
     except BaseException:
         predictor.close()
         raise
@@ -132,9 +150,7 @@ class Pipeline(_Pipeline):
 
     Args:
         predictor: predictor to use; closed with the pipeline.
-        top_k: as in :func:`pipeline`.
-        batch_size: as in :func:`pipeline`.
-        function_to_apply: as in :func:`pipeline`.
+        top_k: as in :func:`pipeline`, like the others.
 
     Attributes:
         predictor: the predictor.
@@ -147,6 +163,9 @@ class Pipeline(_Pipeline):
         top_k: int | str | None = DEFAULT_TOP_K,
         batch_size: int | None = None,
         function_to_apply: str | None = None,
+        truncation: bool | str | None = None,
+        padding: bool | str | None = None,
+        max_length: int | None = None,
     ) -> None:
         super().__init__(predictor, batch_size)
         _check_top_k(top_k)
@@ -156,6 +175,7 @@ class Pipeline(_Pipeline):
         self.task = f"{predictor.modality}-classification"
         self._top_k, self._function = top_k, function_to_apply
         self._squashes(function_to_apply)
+        self._max_length = self._longest(truncation, padding, max_length)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.task}, {self.predictor!r})"
@@ -167,7 +187,9 @@ class Pipeline(_Pipeline):
         top_k: int | str | None = DEFAULT_TOP_K,
         batch_size: int | None = None,
         function_to_apply: str | None = None,
-        truncation: bool = True,
+        truncation: bool | str | None = None,
+        padding: bool | str | None = None,
+        max_length: int | None = None,
     ) -> Any:
         """Classify one input, a list of them, or a stream.
 
@@ -175,12 +197,13 @@ class Pipeline(_Pipeline):
             inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
                 (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of these. A list or
                 an array returns a list; a generator or data set returns a lazy iterator.
-            top_k: as in :func:`pipeline`.
-            batch_size: as in :func:`pipeline`.
+            top_k: as in :func:`pipeline`, like ``batch_size``.
             function_to_apply: ``"sigmoid"`` or ``"none"`` for regression (default: ``"none"`` if the checkpoint's
                 ``problem_type`` is regression, else ``"sigmoid"``). Other tasks accept only what they always apply:
                 ``"softmax"`` for classes, ``"sigmoid"`` for multi-label.
-            truncation: must be ``True``: long texts are always truncated.
+            truncation: ``True`` or ``"longest_first"``: longer texts are always truncated, pairs at their longer text.
+            padding: any of transformers' values; it changes no answer, because padding is masked.
+            max_length: tokens at which texts are truncated, if fewer than the model reads.
 
         Returns:
             ``[answer]`` for a text, ``answer`` for a dict and for each item of a list or stream. With ``top_k``, and
@@ -191,10 +214,9 @@ class Pipeline(_Pipeline):
             BackendError: the backend failed, or the pipeline was closed.
         """
         _check_top_k(top_k)
-        if truncation is not True:
-            raise InputError(f"truncation is {cut(truncation)}; expected True: long texts are always truncated")
+        longest = self._longest(truncation, padding, max_length) or self._max_length
         by_default = top_k == DEFAULT_TOP_K
-        options = self._top_k if by_default else top_k, self._squashes(function_to_apply or self._function)
+        options = self._top_k if by_default else top_k, self._squashes(function_to_apply or self._function), longest
         if self._is_one(inputs):
             (answer,) = self._answers([inputs], 0, 1, *options)
             return [answer] if isinstance(inputs, str) and by_default and self.predictor.modality == "text" else answer
@@ -211,10 +233,27 @@ class Pipeline(_Pipeline):
             one = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
         return pair or one or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
+    def _longest(self, truncation: Any, padding: Any, max_length: int | None) -> int | None:
+        """Check the options of tokenizers, and return the largest number of tokens; ``None`` for that of the model."""
+        allowed = {
+            "truncation": (truncation, (None, True, "longest_first"), "long texts are always truncated"),
+            "padding": (
+                padding,
+                (None, True, False, "longest", "max_length", "do_not_pad"),
+                "no value changes answers",
+            ),
+        }
+        for name, (option, values, reason) in allowed.items():
+            if option not in values:
+                raise InputError(f"{name} is {cut(option)}; expected one of {listing(values)}: {reason}")
+        if max_length is not None and not (is_whole(max_length, 1) and self.predictor.modality == "text"):
+            raise InputError(f"max_length is {cut(max_length)}; expected a number of tokens, for a model of texts")
+        return max_length
+
     def _squashes(self, function: str | None) -> bool:
         """Return True if the bundle's score needs a sigmoid."""
         gives, allowed = FUNCTIONS[self.predictor.task]
-        name = None if function is None else str(function).lower()
+        name = None if function is None else str(getattr(function, "value", function)).lower()
         if name is not None and name not in allowed:
             raise InputError(
                 f"function_to_apply is {cut(function)}, but this bundle returns {gives}; "
@@ -229,9 +268,9 @@ class Pipeline(_Pipeline):
         return False
 
     def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
-        top_k, squash = options
-        prediction = self.predictor.predict(inputs, batch_size=size, first=first)
-        labels, rows = self.predictor.labels, prediction.rows(self.predictor.labels)
+        top_k, squash, max_length = options
+        prediction = self.predictor.predict(inputs, batch_size=size, first=first, max_length=max_length)
+        labels, rows = self.predictor.labels, prediction.rows()
         if prediction.score is not None:
             scores = (_sigmoid(prediction.score) if squash else prediction.score)[:, None]
         else:
@@ -297,9 +336,7 @@ class TokenPipeline(_Pipeline):
 
         Args:
             inputs: a text, a list of texts, or a generator or data set of them.
-            aggregation_strategy: as in :class:`TokenPipeline`.
-            ignore_labels: as in :class:`TokenPipeline`.
-            batch_size: as in :class:`TokenPipeline`.
+            aggregation_strategy: as in :class:`TokenPipeline`, like ``ignore_labels`` and ``batch_size``.
             is_split_into_words: each text is a list of its words.
 
         Returns:

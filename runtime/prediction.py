@@ -10,14 +10,15 @@ import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
 from ..data.raw_inputs import is_pair, is_words
-from ..errors import BackendError, InputError
+from ..errors import BackendError, InputError, require
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
-from ..tasks import DISTANCE, HIGHEST, TASKS, TaskName
+from ..tasks import DISTANCE, HIGHEST, LENGTH_DEVIATION, TASKS, TaskName
 
 MEMBERS = TASKS["tokens"].member_output  # the only token field whose second axis is not T
-FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
+FURTHER = (DISTANCE, LENGTH_DEVIATION)
+FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), *FURTHER]))
 
 TaskArray = np.ndarray | Any  # present for some tasks, None for the others
 
@@ -48,6 +49,8 @@ class Prediction:
             hydrant 0.1.
         distance: [B] float32, distance of the input's features to the training data, in standard deviations of
             validation data; ``None`` until `hydrant calibrate --fit` has fitted it.
+        length_deviation: [B] float32, log number of tokens, in standard deviations of validation texts; negative:
+            shorter. ``None`` unless the distance depends on the length of texts.
         abstain: [B] bool, or ``None`` without an abstention threshold.
         out_of_distribution: [B] bool, or ``None`` without an OOD threshold.
         member_probabilities: [B, M, C] float32, or ``None`` if the backend does not return them.
@@ -67,6 +70,7 @@ class Prediction:
         assigned: [B, C] bool, labels whose probability exceeds their threshold, which is 0.5 before calibration.
         label_entropy: [B, C] float32, nats: total uncertainty of each label.
         label_mutual_information: [B, C] float32, nats, ≥ 0: its epistemic part.
+        labels: names of the C classes, not an array; empty if the prediction is not from a predictor.
     """
 
     probabilities: TaskArray
@@ -78,6 +82,7 @@ class Prediction:
     disagreement: TaskArray
     energy: np.ndarray | None = None
     distance: np.ndarray | None = None
+    length_deviation: np.ndarray | None = None
     abstain: np.ndarray | None = None
     out_of_distribution: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
@@ -94,6 +99,7 @@ class Prediction:
     assigned: TaskArray = None
     label_entropy: TaskArray = None
     label_mutual_information: TaskArray = None
+    labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self._answer)
@@ -150,28 +156,77 @@ class Prediction:
         clipped = np.clip(self.probabilities, smallest, np.float32(HIGHEST))
         return np.asarray(np.log(clipped) - np.log(1 - clipped))
 
-    def to_dict(self) -> dict[str, np.ndarray]:
+    @property
+    def arrays(self) -> dict[str, Any]:
         """The arrays that are set, by name."""
-        return {name: array for name, array in vars(self).items() if array is not None}
+        return {name: array for name in NAMES if (array := getattr(self, name)) is not None}
 
-    def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
+    def to_dict(self, *, per_class: bool = False) -> dict[str, Any]:
+        """One-dimensional columns by name, as ``pandas.DataFrame`` and ``polars.DataFrame`` take them.
+
+        ``label`` has names, ``None`` for failed inputs. Multi-label ``labels`` and ``prediction_set`` have lists of
+        names.
+
+        Args:
+            per_class: add a column for each class of the two-dimensional fields, such as ``probabilities.NAME``, and
+                for each member's score.
+
+        Raises:
+            InputError: this is a prediction of tokens.
+        """
+        names = self._names()
+        columns: dict[str, Any] = {}
+        for name, array in self.arrays.items():
+            if name == "label":
+                columns[name] = [names[place] if place >= 0 else None for place in array.tolist()]
+            elif name in ("assigned", "prediction_set"):
+                chosen = [[names[place] for place in np.flatnonzero(row).tolist()] for row in array]
+                columns["labels" if name == "assigned" else name] = chosen
+            elif array.ndim == 1:
+                columns[name] = array.tolist() if array.dtype == object else array
+            elif per_class and array.ndim == 2:
+                heads = range(array.shape[1]) if name == TASKS["score"].member_output else names
+                columns |= {f"{name}.{head}": array[:, place] for place, head in enumerate(heads)}
+        return columns
+
+    def to_pandas(self, *, per_class: bool = False, index: Any = None) -> Any:
+        """A pandas ``DataFrame``, one row for each input; columns as in :meth:`to_dict`.
+
+        Args:
+            per_class: as in :meth:`to_dict`.
+            index: index of the rows, such as that of the predicted table.
+
+        Raises:
+            InputError: as in :meth:`to_dict`.
+            MissingExtraError: pandas is not installed.
+        """
+        return require("pandas", None, "make a pandas table").DataFrame(self.to_dict(per_class=per_class), index)
+
+    def to_polars(self, *, per_class: bool = False) -> Any:
+        """As :meth:`to_pandas`, a polars ``DataFrame``."""
+        return require("polars", None, "make a polars table").DataFrame(self.to_dict(per_class=per_class))
+
+    def rows(self, labels: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """One JSON-ready dict for each input: named labels or score, uncertainties and decisions.
 
         Args:
-            labels: class names (``predictor.labels``); unused for scores.
+            labels: other class names (default: those of the prediction).
 
         Raises:
             InputError: this is a prediction of tokens (use ``predictor.rows``), or the number of names differs from
                 the number of classes.
         """
+        return prediction_rows(self, None, self._names(labels))
+
+    def _names(self, labels: Sequence[str] | None = None) -> Sequence[str]:
+        """Names of the classes; their numbers if unknown."""
         if self.mask is not None:
             raise InputError("this prediction is of tokens; use predictor.rows(prediction) instead")
-        if self.score is None and len(labels) != self.probabilities.shape[1]:
-            raise InputError(
-                f"got {len(labels)} labels for {self.probabilities.shape[1]} classes; expected one name for each class "
-                "(predictor.labels)"
-            )
-        return prediction_rows(self, None, labels)
+        classes = 0 if self.score is not None else self.probabilities.shape[1]
+        names = labels or self.labels or tuple(map(str, range(classes)))
+        if classes not in (0, len(names)):
+            raise InputError(f"got {len(names)} labels for {classes} classes; expected one name for each class")
+        return names
 
     @property
     def failed(self) -> np.ndarray:
@@ -189,7 +244,7 @@ class Prediction:
         return next((name.replace("_", " ") for name in wrong), None)
 
     @classmethod
-    def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
+    def from_outputs(cls, outputs: Mapping[str, np.ndarray], labels: Sequence[str] = ()) -> Prediction:
         """Build a prediction from a graph's outputs (``tasks.task``), with or without member outputs."""
         arrays: dict[str, Any] = dict.fromkeys(NAMES[:7])  # those without a default
         arrays |= {name: np.asarray(outputs[name], np.float32) for name in NAMES if name in outputs}
@@ -197,14 +252,14 @@ class Prediction:
             probabilities = arrays["probabilities"]
             arrays["label"] = probabilities.argmax(axis=-1).astype(np.int64)
             arrays["confidence"] = probabilities.max(axis=-1)
-        return cls(**arrays)
+        return cls(**arrays, labels=tuple(labels))
 
     def of_tokens(
         self, mask: np.ndarray, words: np.ndarray | None = None, offsets: np.ndarray | None = None
     ) -> Prediction:
         """Add mask [B, T], words [B, T] and offsets [B, T, 2]; blank the padding."""
         blank: dict[str, Any] = {}
-        for name, array in self.to_dict().items():
+        for name, array in self.arrays.items():
             real = mask[:, None, :, None] if name == MEMBERS else mask.reshape(*mask.shape, *[1] * (array.ndim - 2))
             blank[name] = np.where(real, array, _filler(name, array)).astype(array.dtype)
         return replace(self, **blank, mask=mask, words=words, offsets=offsets)
@@ -223,14 +278,14 @@ class Prediction:
             like = next((array for _, array in arrays if array is not None), None)
             if like is not None and (name == "error" or all(a is not None or part.failed.all() for part, a in arrays)):
                 joined[name] = np.concatenate([_blank(name, like, len(part)) if a is None else a for part, a in arrays])
-        return cls(**joined)
+        return cls(**joined, labels=parts[0].labels)
 
     def _lengthened(self, tokens: int) -> Prediction:
         """Pad with blank tokens to the length ``tokens``."""
         if self.mask is None or self.mask.shape[1] == tokens:
             return self
         padded: dict[str, Any] = {}
-        for name, array in replace(self, error=None).to_dict().items():
+        for name, array in replace(self, error=None).arrays.items():
             widths = [(0, 0)] * array.ndim
             widths[2 if name == MEMBERS else 1] = (0, tokens - self.mask.shape[1])
             value = False if array.dtype.kind == "b" else _filler(name, array)
@@ -241,26 +296,26 @@ class Prediction:
         """Keep the first tokens of each text, if only padding follows; other tasks are unchanged."""
         if self.mask is None:
             return self
-        arrays = replace(self, error=None).to_dict()
+        arrays = replace(self, error=None).arrays
         return replace(self, **{n: a[:, :, :tokens] if n == MEMBERS else a[:, :tokens] for n, a in arrays.items()})
 
     def take(self, order: np.ndarray | slice) -> Prediction:
         """The rows ``order`` of every array."""
-        return replace(self, **{name: array[order] for name, array in self.to_dict().items()})
+        return replace(self, **{name: array[order] for name, array in self.arrays.items()})
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
         """Spread the rows to their places [B] among failed inputs, and add the errors."""
         if not errors:
             return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
-        spread = {name: _blank(name, array, count) for name, array in self.to_dict().items()}
+        spread: dict[str, Any] = {name: _blank(name, array, count) for name, array in self.arrays.items()}
         for name, array in spread.items():
             array[places] = getattr(self, name)
         spread["error"] = np.array([errors.get(place) for place in range(count)], object)
         return replace(self, **spread)
 
 
-NAMES = tuple(field.name for field in fields(Prediction))
+NAMES = tuple(field.name for field in fields(Prediction) if field.name != "labels")
 
 
 def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
@@ -301,7 +356,8 @@ def prediction_rows(
             row["label"] = labels[prediction.label[index]]
         elif prediction.assigned is not None:
             row["labels"] = _assigned(prediction, index, labels)
-        for name in (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
+        scores = (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES)
+        for name in (*scores, LENGTH_DEVIATION):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
@@ -336,7 +392,7 @@ def shortest(value: Any) -> float:
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """Add a calibration's decisions; for multi-label models also ``assigned``."""
-    decisions: dict[str, np.ndarray] = {}
+    decisions: dict[str, Any] = {}
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
         decisions["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)

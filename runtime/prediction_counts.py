@@ -41,7 +41,7 @@ def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibra
         return _of_tokens(prediction, labels, calibration)
     if failed := int(prediction.failed.sum()):
         prediction = prediction[~prediction.failed]
-    arrays = prediction.to_dict()
+    arrays = prediction.arrays
     counts: Mapping[str, int] = {}
     if (times := prediction.assigned) is not None:
         times = times.sum(axis=0)

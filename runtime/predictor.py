@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -20,9 +21,9 @@ from ..data.python_inputs import given_inputs, is_table, ordered
 from ..data.raw_inputs import are_tensors, is_pair
 from ..data.specs import InputSpec
 from ..data.tensors import checked_tensors
-from ..data.text import NO_WORD, Piece, WordProcessor
+from ..data.text import NO_WORD, Piece, TextProcessor, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
-from ..tasks import DISTANCE, PER_CLASS, TASKS
+from ..tasks import DISTANCE, LENGTH_DEVIATION, PER_CLASS, TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
@@ -117,6 +118,7 @@ class Predictor(Closable):
         on_error: str = "raise",
         text_column: str | None = None,
         text_pair_column: str | None = None,
+        max_length: int | None = None,
     ) -> Prediction:
         """Predict one input, many inputs, a table or ready tensors.
 
@@ -135,6 +137,7 @@ class Predictor(Closable):
                 Ready tensors always raise.
             text_column: column of a table, or key of rows, to read instead.
             text_pair_column: column or key of the second texts, for text pairs.
+            max_length: tokens at which texts are truncated, if fewer than the model reads.
 
         Raises:
             InputError: an input cannot be used; the message contains its index.
@@ -146,8 +149,9 @@ class Predictor(Closable):
                 arrays = checked_tensors(inputs, self._architecture)
                 parts = [self._run(part) for part in parts_of(arrays, batch_size)]
             else:
-                columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
-                parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
+                options: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+                options |= {"first": first, "on_error": on_error, "max_length": max_length}
+                parts = list(self.stream(inputs, batch_size=batch_size, **options))
         return Prediction.concatenate(parts) if parts else self.nothing()
 
     def stream(
@@ -159,16 +163,12 @@ class Predictor(Closable):
         on_error: str = "raise",
         text_column: str | None = None,
         text_pair_column: str | None = None,
+        max_length: int | None = None,
     ) -> Iterator[Prediction]:
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
         Args:
-            inputs: as in ``predict``, except ready tensors.
-            batch_size: as in ``predict``.
-            first: as in ``predict``.
-            on_error: as in ``predict``.
-            text_column: as in ``predict``.
-            text_pair_column: as in ``predict``.
+            inputs: as in ``predict``, except ready tensors; so are the other arguments.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
@@ -184,7 +184,8 @@ class Predictor(Closable):
         iterator = iter(given_inputs(inputs, self.modality, text_column, text_pair_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
             with self._use():
-                predicted = self._predict_window(window, first, batch_size, {} if on_error == "row" else None)
+                failed: dict[int, str] | None = {} if on_error == "row" else None
+                predicted = self._predict_window(window, first, batch_size, failed, max_length)
             yield predicted
             first += len(window)
 
@@ -343,14 +344,23 @@ class Predictor(Closable):
         return items
 
     def _predict_window(
-        self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
+        self,
+        window: Sequence[Any],
+        first: int,
+        batch_size: int,
+        failed: dict[int, str] | None,
+        max_length: int | None = None,
     ) -> Prediction:
         """Predict inputs in batches of similar length; unusable ones go to ``failed``, or raise if it is ``None``."""
-        assert self._processor is not None  # checked by stream
+        processor, reader = self._processor, self._reader
+        assert processor is not None  # checked by stream
+        if max_length is not None and isinstance(processor, TextProcessor) and max_length < processor.max_tokens:
+            processor, reader = copy(processor), "max_length allows"
+            processor.max_tokens = max_length
         self._warn_of_form(window, first)
         parts, order = [], []
         for places, items, tensors in item_batches(
-            window, self._processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
+            window, processor, self._architecture, batch_size, first=first, reader=reader, failed=failed
         ):
             parts.append(self._run(tensors, items if self._architecture.every_token else None))
             order.append(places)
@@ -372,7 +382,7 @@ class Predictor(Closable):
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are prepared texts, which know the words of their tokens."""
-        prediction = Prediction.from_outputs(self._running.run(arrays))
+        prediction = Prediction.from_outputs(self._running.run(arrays), self.labels)
         if (name := prediction.not_finite()) is not None:
             raise BackendError(
                 f"backend {self.backend} gave values of {name} that are not finite; check the inputs, or compare "
@@ -387,10 +397,11 @@ class Predictor(Closable):
         """The prediction of zero inputs, with the names, types and axes of any other prediction."""
         task, classes, every_token = TASKS[self.task], len(self.labels), self._architecture.every_token
         tokens = (0,) if every_token else ()
-        axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in (*task.outputs, DISTANCE)}
+        names = (*task.outputs, DISTANCE, LENGTH_DEVIATION)
+        axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in names}
         axes[task.member_output] = (self.members,) if self.task == "score" else (self.members, *tokens, classes)
         outputs = {name: np.zeros((0, *axes[name]), np.float32) for name in self._running.outputs if name in axes}
-        prediction = Prediction.from_outputs(outputs)
+        prediction = Prediction.from_outputs(outputs, self.labels)
         if every_token:
             prediction = prediction.of_tokens(np.zeros((0, 0), bool), *_words_of((), 0))
         return decided(prediction, self.calibration)
@@ -428,19 +439,6 @@ def about(predictor: Predictor) -> dict[str, Any]:
     """The ``backend``, and the skipped ``fallbacks`` with their reasons."""
     skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
     return {"backend": predictor.backend, "fallbacks": skipped}
-
-
-def answer(
-    predictor: Predictor,
-    prediction: Prediction,
-    inputs: Sequence[Any],
-    *,
-    probabilities: bool = False,
-    aggregation: Aggregation | None = None,
-) -> dict[str, Any]:
-    """The backend, and in ``predictions`` one JSON-ready dict for each input."""
-    options: dict[str, Any] = {"probabilities": probabilities, "aggregation": aggregation_of(predictor, aggregation)}
-    return {**about(predictor), "predictions": predictor.rows(prediction, inputs, **options)}
 
 
 def aggregation_of(predictor: Predictor, aggregation: Aggregation | None) -> Aggregation:

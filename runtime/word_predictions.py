@@ -153,7 +153,7 @@ def aggregated(
 
 def flat(prediction: Prediction, row: int) -> Prediction:
     """The tokens of one text as if each were an input of a classifier."""
-    arrays = {name: array[row] for name, array in prediction.to_dict().items() if name not in _OF_TOKENS}
+    arrays = {name: array[row] for name, array in prediction.arrays.items() if name not in _OF_TOKENS}
     if "member_probabilities" in arrays:
         arrays["member_probabilities"] = arrays["member_probabilities"].swapaxes(0, 1)  # [T, M, C]
     return replace(prediction, **{**dict.fromkeys(_OF_TOKENS), **arrays})
@@ -165,7 +165,7 @@ _OF_TOKENS = ("mask", "words", "offsets", "error")
 def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
     """Mean probabilities and scores of each unit, summed in float64; the label is their argmax."""
     means = {}
-    for name, array in flat.to_dict().items():
+    for name, array in flat.arrays.items():
         if name in ("probabilities", *UNCERTAINTIES, "member_probabilities"):
             each = [array[of].mean(axis=0, dtype=np.float64) for of in tokens]
             means[name] = np.array(each, np.float32).reshape(len(tokens), *array.shape[1:])

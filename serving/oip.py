@@ -58,7 +58,9 @@ class _Output(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None = None
 
 
-class _Request(msgspec.Struct, frozen=True):
+class InferBody(msgspec.Struct, frozen=True):
+    """The JSON of a request of the Open Inference Protocol."""
+
     inputs: list[_Input]
     id: str | None = None
     outputs: list[_Output] | None = None
@@ -133,7 +135,7 @@ def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
     if json_length is not None and not is_whole(json_length, 1, len(body)):
         raise ServeError(400, f"{HEADER} is {json_length}; expected the length of the JSON, 1 to {len(body)}")
     end = len(body) if json_length is None else json_length
-    message = decode_json(body[:end], _Request, "the request")
+    message = decode_json(body[:end], InferBody, "the request")
     view, taken, inputs = memoryview(body)[end:], 0, []
     for tensor in message.inputs:
         what, datatype, parameters = f"input {cut(tensor.name)}", tensor.datatype, tensor.parameters or {}
@@ -261,7 +263,7 @@ def _unknown(kind: str, names: Sequence[str], valid: Sequence[str]) -> ServeErro
 def _outputs(prediction: Prediction, labels: Sequence[str], requested: Collection[str] = ()) -> dict[str, Tensor]:
     """Every field as a tensor, and the logits if requested; failed inputs and padding have an empty label."""
     tensors = {}
-    for name, array in prediction.to_dict().items():
+    for name, array in prediction.arrays.items():
         if name == "label":
             tensors[name] = Tensor(name, "BYTES", text_array([*labels, ""], (len(labels) + 1,))[array])
             tensors["label_index"] = Tensor("label_index", "INT64", array)

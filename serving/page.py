@@ -77,6 +77,7 @@ def page_routes(service: Service) -> list[Route]:
     from starlette.routing import Route
 
     async def describe(request: Request) -> Response:  # noqa: ARG001
+        """Every loaded model, with its thresholds."""
         models = []
         for row in await asyncio.to_thread(service.index):
             with contextlib.suppress(ServeError):  # unloaded a moment ago
@@ -86,6 +87,7 @@ def page_routes(service: Service) -> list[Route]:
         return json_response({"version": __version__, "models": models})
 
     async def explain(request: Request) -> Response:
+        """Predict as ``POST /predict`` does, with every member's prediction."""
         call = Call(request.scope, request.receive)
         with observed(service, call, "page"):
             options, served, shown, prediction = await predict_body(service, call, skip_invalid=True)
@@ -99,7 +101,7 @@ def page_routes(service: Service) -> list[Route]:
             return Response(status_code=304, headers=headers)
         return Response(file.body, headers=headers, media_type=file.media_type)
 
-    files = [Route(path, partial(send, file)) for path, file in FILES.items()]
+    files = [Route(path, partial(send, file), include_in_schema=False) for path, file in FILES.items()]
     return [*files, Route("/describe", describe), Route("/explain", explain, methods=["POST"])]
 
 

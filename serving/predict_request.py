@@ -43,6 +43,12 @@ class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
+class PredictBody(PredictOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The JSON body of ``POST /predict``: one text, or a list of inputs, with options."""
+
+    inputs: str | list[Any]
+
+
 @dataclass
 class PredictRequest:
     """Inputs (JSON values, or the bytes of files) with their names in rows, ``None`` for the input itself."""
@@ -61,11 +67,10 @@ def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> Pr
     elif kind.partition("/")[0] in FILES:
         request = PredictRequest([body], [None])
     elif kind in JSON_TYPES or kind.endswith("+json"):
-        fields = decode_json(body, dict[str, Any], "the body")
-        inputs = fields.pop("inputs", None)
-        if not isinstance(inputs, list):
-            raise ServeError(400, f'inputs is {cut(inputs)}; expected a list, as in {{"inputs": ["a text"]}}')
-        request = PredictRequest(inputs, [None] * len(inputs))
+        whole = {**query, **decode_json(body, dict[str, Any], "the body")}
+        options = convert_fields(whole, PredictBody, "the body", words=True)
+        inputs = [options.inputs] if isinstance(options.inputs, str) else options.inputs
+        return PredictRequest(inputs, [None] * len(inputs), options)
     else:
         expected = "application/json, multipart/form-data, image/… or audio/…"
         raise ServeError(415, f"the Content-Type is {cut(kind)}; expected {expected}")

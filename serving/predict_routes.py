@@ -16,9 +16,11 @@ from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from ..errors import HydrantError, cut
 from ..runtime.prediction import Prediction
-from ..runtime.predictor import answer
+from ..runtime.predictor import aggregation_of
 from .http_refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
 from .middleware import COUNTED
 from .observers import Served
@@ -45,6 +47,15 @@ class Call:
     def headers(self) -> dict[bytes, str]:
         """The first header of each name."""
         return {name.lower(): value.decode("latin-1") for name, value in reversed(self.scope["headers"])}
+
+
+class PredictAnswer(msgspec.Struct):
+    """The answer of ``POST /predict``; a prediction has the keys of `hydrant predict --output`."""
+
+    model: str
+    version: str
+    backend: str
+    predictions: list[dict[str, Any]]
 
 
 Answer = tuple[bytes, str, dict[str, str]]
@@ -86,6 +97,7 @@ class PredictRoutes:
         await respond(send, body, 200, content_type, headers)
 
     async def _infer(self, call: Call) -> Answer:
+        """Predict tensors, by the Open Inference Protocol v2."""
         service = self._service
         service.served(call.name, call.version)  # rejects a wrong name before reading the body
         body = await read_body(call.receive)
@@ -102,11 +114,12 @@ class PredictRoutes:
         return written, "application/octet-stream", {HEADER: str(size)}
 
     async def _predict(self, call: Call) -> Answer:
+        """Predict texts, images or sounds; files also as form fields or as the whole body."""
         options, served, shown, prediction = await predict_body(self._service, call)
-        predictor, kind = served.predictor, options.aggregation
-        rows = answer(predictor, prediction, shown, probabilities=options.probabilities, aggregation=kind)
-        body = json.dumps({"model": served.name, "version": served.version, **rows})
-        return body.encode(), "application/json", {}
+        predictor, kind = served.predictor, aggregation_of(served.predictor, options.aggregation)
+        rows = predictor.rows(prediction, shown, probabilities=options.probabilities, aggregation=kind)
+        answer = PredictAnswer(served.name, served.version, predictor.backend, rows)
+        return json.dumps(msgspec.structs.asdict(answer)).encode(), "application/json", {}
 
 
 async def predict_body(

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``index``; ``ready`` omits models that are not loaded."""
+
     ready: bool | None = None
 
 
-class _Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``load``."""
+
     parameters: LoadParameters | None = None
 
 
-class _Unload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UnloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``unload``."""
+
     parameters: UnloadParameters | None = None
 
 
@@ -74,35 +80,39 @@ async def _error_response(request: Request, error: Exception) -> Response:
         return json_response({"error": refused.message}, refused.status, error_headers(refused))
     path, headers = cut(request.url.path), dict(error.headers or {})
     allowed = ", ".join(sorted(headers.get("Allow", "another method").split(", ")))
-    routes = "/predict, /explain, /describe, /metrics, /stats, the page at / and those under /v2"
     messages = {
-        404: f"{path} is not a route; expected {routes}",
+        404: f"{path} is not a route; GET /openapi.json lists the routes",
         405: f"{request.method} is not allowed at {path}; expected {allowed}",
     }
     return json_response({"error": messages.get(error.status_code, error.detail)}, error.status_code, headers)
 
 
 class _Front:
-    """The functions behind the routes."""
+    """The functions behind the routes; their docstrings are in ``/openapi.json``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def server(self, request: Request) -> Response:  # noqa: ARG002
+        """The server, its version and extensions."""
         return json_response(server_metadata())
 
     async def live(self, request: Request) -> Response:  # noqa: ARG002
+        """Answers while the process runs."""
         return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Answers once every model is warm."""
         if not self._service.ready:
             raise ServeError(503, "the service is not ready: it is loading models or stopping; retry", retry_after=1)
         return json_response({"ready": True})
 
     async def model(self, request: Request) -> Response:
+        """A model's inputs and outputs."""
         return json_response(model_metadata(self._served(request), self._service.versions(request.path_params["name"])))
 
     async def model_ready(self, request: Request) -> Response:
+        """Answers once the model is warm."""
         served = self._served(request)
         if not served.ready:
             raise ServeError(503, f"model {cut(served.name)} is being unloaded; retry", retry_after=1)
@@ -112,18 +122,21 @@ class _Front:
         return self._service.served(request.path_params["name"], request.path_params.get("version"))
 
     async def index(self, request: Request) -> Response:
-        ready = (await self._body(request, _Index)).ready
+        """Every version of every model, with its state."""
+        ready = (await self._body(request, IndexBody)).ready
         rows = await asyncio.to_thread(self._service.index)
         return json_response([row for row in rows if row["state"] == "READY" or not ready])
 
     async def load(self, request: Request) -> Response:
-        options = (await self._body(request, _Load)).parameters or LoadParameters()
+        """Load a version of a model and make it current."""
+        options = (await self._body(request, LoadBody)).parameters or LoadParameters()
         work = self._service.load(request.path_params["name"], options.version, keep=bool(options.keep))
         served = await asyncio.shield(work)  # even if the client disconnects
         return json_response({"name": served.name, "version": served.version, "state": "READY"})
 
     async def unload(self, request: Request) -> Response:
-        options = (await self._body(request, _Unload)).parameters or UnloadParameters()
+        """Close a model after its requests in progress."""
+        options = (await self._body(request, UnloadBody)).parameters or UnloadParameters()
         await asyncio.shield(self._service.unload(request.path_params["name"], options.version))
         version = {} if options.version is None else {"version": options.version}
         return json_response({"name": request.path_params["name"], **version, "state": "UNAVAILABLE"})

@@ -25,6 +25,7 @@ from .http_refusals import App, ServeError
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
 from .observers import Observer, tracer
+from .openapi import openapi_route
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
@@ -104,6 +105,7 @@ class Monitor:
         from starlette.routing import Route
 
         async def answer(path: str, request: Request) -> Response:
+            """Metrics, for Prometheus or in JSON."""
             details = path, request.headers.get("accept", ""), self._recorded()
             try:
                 body, content_type = await asyncio.to_thread(self._metrics.answer, *details)
@@ -127,7 +129,8 @@ class Monitor:
 
 def assembled(service: Service, monitor: Monitor) -> App:
     """The whole ASGI application."""
-    app: App = PredictRoutes(service, rest_app(service, [*page_routes(service), *monitor.routes()]))
+    further = [*page_routes(service), *monitor.routes(), openapi_route(service.settings.token is not None)]
+    app: App = PredictRoutes(service, rest_app(service, further))
     app = app if monitor.spans is None else monitor.spans.around(app)
     return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from .classification import CLASSIFICATION
 from .multi_label import MULTI_LABEL
 from .regression import REGRESSION
-from .task import DISTANCE, HIGHEST, LOGITS, PER_CLASS, Column, ScoreActivation, Task, TaskName
+from .task import DISTANCE, HIGHEST, LENGTH_DEVIATION, LOGITS, PER_CLASS, Column, ScoreActivation, Task, TaskName
 from .token_classification import TOKEN_CLASSIFICATION
 
 TASKS: dict[TaskName, Task] = {
@@ -25,6 +25,6 @@ def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
 
 
 __all__ = [
-    "DISTANCE", "HIGHEST", "LOGITS", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task",
-    "TaskName", "task_of_graph",
+    "DISTANCE", "HIGHEST", "LENGTH_DEVIATION", "LOGITS", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column",
+    "ScoreActivation", "Task", "TaskName", "task_of_graph",
 ]  # fmt: skip

@@ -33,8 +33,10 @@ class ClassificationMetrics(TaskMetrics):
         self.wrong = ~self._means.correct
 
     def own(self, counts: np.ndarray) -> Draws:
-        """Metrics of resamples."""
-        return {**self._means(counts), **self._selective(counts)}
+        """Metrics of resamples, also of the members alone."""
+        weights = counts.astype(np.float64) / len(self.labels)
+        alone = {name: weights @ values for name, values in self.labelled.alone.items()}
+        return {**self._means(counts), **self._selective(counts), **alone}
 
     def notes(self) -> list[str]:
         """A note if the labels seem to be ordered differently from the classes."""
@@ -73,7 +75,7 @@ CLASSIFICATION = Task(
     compare=compare_classes,
     metrics=ClassificationMetrics,
     columns=QUALITY,
-    compared=("accuracy", "nll", "brier", "ece", "aurc", "augrc"),
+    compared=("accuracy", "nll", "brier", "ece", "aurc", "augrc", "member_nll", "member_accuracy"),
     noise=("accuracy", "nll", "ece"),
     wrong="wrong answers",
     logit_scores=logit_scores,

@@ -29,6 +29,9 @@ PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
 DISTANCE = "distance"
 """Output [B] of a graph of any task, if the distance was fitted."""
 
+LENGTH_DEVIATION = "length_deviation"
+"""Output [B] for texts whose distance depends on the length: log number of tokens, standardised; negative: shorter."""
+
 LOGITS = "logits"
 """Output of every graph for other software, whose softmax (multi-label: sigmoid) is ``probabilities``: [B, C], for
 tokens [B, T, C]; for regression the score [B, 1]. Backends do not return it; see ``Prediction.logits``."""

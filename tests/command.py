@@ -30,7 +30,7 @@ CONTEXT.set_forkserver_preload(
             for name in ("main", "plan", "fuse", "tune", "export", "evaluate", "predict", "inspect")
         ),
         "hydrant.fusion",
-        # imports of the commands; support.run_cli can start afresh to test them
+        # imports of the commands
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
         "onnx",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import of torch: parallel commands get a core each
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -24,7 +25,7 @@ from hydrant.bundle.staging import locked
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
-from support import make_model, random_plan, run_cli, save_checkpoint
+from support import feeds, make_model, random_plan, run_cli, save_checkpoint
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells ignore SIGINT in background jobs, and commands that tests interrupt would inherit it
@@ -137,19 +138,18 @@ def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
+def inputs() -> dict[str, np.ndarray]:
+    """Tensors for the tiny BERT."""
+    return feeds("bert")
+
+
+@pytest.fixture(scope="session")
 def text_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled texts for the tiny BERT."""
     path = tmp_path_factory.mktemp("data") / "train.csv"
-    texts = [
-        "hello world",
-        "transfer money today",
-        "what is the weather",
-        "the money",
-        "hello money world",
-        "what today",
-    ]
-    rows = [f"{text},{label}" for text, label in zip(texts * 4, "abcdea" * 4, strict=True)]
-    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    texts = ["hello world", "transfer money today", "what is the weather", "the money", "hello money world"]
+    rows = [f"{text},{label}" for text, label in zip([*texts, "what today"] * 4, "abcdea" * 4, strict=True)]
+    path.write_text("\n".join(["text,label", *rows, ""]))
     return path
 
 

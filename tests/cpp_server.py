@@ -71,7 +71,6 @@ def serving(runner: Path, bundle: Path, *options: object, last: str = "stopped\n
     words = [str(word) for word in (runner, bundle, "--serve", "--port", 0, *options)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith(f"serving {bundle.name} on http://"), (process.poll(), process.communicate())
         yield Server(process, line)
@@ -99,7 +98,7 @@ def outputs(reply: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def check_fields(arrays: dict[str, np.ndarray], wanted: hydrant.Prediction, labels: list[str]) -> None:
     """Assert all fields of Python's prediction, and no others except label names."""
-    fields = wanted.to_dict()
+    fields = wanted.arrays
     expected = set(fields) | ({"label_index"} if "label" in fields else set())
     assert set(arrays) == expected
     for name, array in fields.items():

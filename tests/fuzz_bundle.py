@@ -13,7 +13,7 @@ from hydrant.calib.decisions.targets import Coverage
 from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
 from safetensors.torch import save_file
-from support import CLASSES, make_inputs, make_model, make_tokenizer, random_plan
+from support import CLASSES, feeds, make_model, make_tokenizer, random_plan
 from traced_support import make as make_traced
 from traced_support import plan_of
 from transformers import ViTImageProcessorPil
@@ -24,9 +24,7 @@ def make_given(place: Path) -> None:
     model = make_model("bert")
     save_bundle(fuse(model, random_plan("bert", 2)), place / "bundle", make_tokenizer(place / "checkpoint"))
     graph = export_onnx(place / "bundle")
-    inputs, training = (
-        {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40, seed=seed).items()} for seed in (0, 1)
-    )
+    inputs, training = (feeds("bert", batch=40, seed=seed) for seed in (0, 1))
     labels = np.arange(40) % CLASSES
     calibrate(place / "bundle", (inputs, labels), fit=(training, labels), abstain=Coverage(0.9))
     model.save_pretrained(place / "checkpoint")

@@ -21,6 +21,7 @@ import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Prediction, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelDecisions, Threshold
+from hydrant.bundle.density_file import has_length
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.calib.features import standardised_by
@@ -147,7 +148,6 @@ def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
     draw = np.random.default_rng(0)
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
         tokens = predictor.predict(inputs)
-        assert tokens.mask is not None
         inside = tokens.mask & (np.cumsum(tokens.mask, axis=1) > 1)  # the first token is special
         begins = inside & (draw.random(inside.shape) < 0.6)
         begins[:, 1] |= inside[:, 1]
@@ -246,7 +246,9 @@ def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
         features = features.swapaxes(1, 2)[inputs["attention_mask"] > 0]
     fit = DensityFit(taps, len(bundle.labels), ensemble.architecture.width)
     fit.add(features, np.arange(len(features)) % min(2, len(bundle.labels)))
-    density = standardised_by(fit.density({}), np.random.default_rng(0).gamma(9, 2, (50, len(taps))))
+    near = np.random.default_rng(0).gamma(9, 2, (100, len(taps)))
+    by_length = has_length(ensemble.architecture) and fit.seen == 2  # regressions take constants
+    density = standardised_by(fit.density({}), near, np.resize([2, 3, 5, 9], 100) if by_length else None)
     return bundle.add({DENSITY: density.to_bytes(bundle.digests()[WEIGHTS])})
 
 

@@ -180,7 +180,11 @@ def labels(
     models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperatures: Sequence[float] = (1.0,)
 ) -> dict[str, np.ndarray]:
     """Every output of the fused ensemble of a multi-label model, in float64; ``models`` as in :func:`ensemble`."""
-    logits = logits_of(models, plan, inputs)  # [M, B, C]
+    return of_labels(logits_of(models, plan, inputs), temperatures)
+
+
+def of_labels(logits: np.ndarray, temperatures: Sequence[float] = (1.0,)) -> dict[str, np.ndarray]:
+    """The same of members' logits [M, B, C]."""
     members = 1 / (1 + np.exp(-logits / np.asarray(temperatures)))
     mean = members.mean(axis=0)
     total, expected = binary_entropy(mean), binary_entropy(members).mean(axis=0)
@@ -198,3 +202,27 @@ def labels(
 
 def binary_entropy(probabilities: np.ndarray) -> np.ndarray:
     return entropy(np.stack([probabilities, 1 - probabilities], axis=-1))
+
+
+def circuit_objective(name: str, losses: Any, known: Any, unknown: Any) -> float:
+    """Mean loss, pairwise separation of entropies, or both, of one masked model."""
+    nll, separation = np.mean(losses), np.log1p(np.exp(np.subtract.outer(known, unknown))).mean()
+    return float({"nll": nll, "separation": separation, "both": nll + separation}[name])
+
+
+def circuit(passes: Any, objective: str, heads: int, counts: Sequence[int], masking: str = "pruned") -> Any:
+    """Heads and scores by full forward passes, which return losses, ID entropies and OOD entropies."""
+    full = tuple(range(heads))
+    chosen: list[tuple[int, ...]] = []
+    running: list[tuple[int, ...]] = []
+    table: list[list[float] | None] = []
+    for layer, count in enumerate(counts):
+        after = [full] * (len(counts) - layer - 1)
+        without = [tuple(other for other in full if other != head) for head in full]
+        scores = [circuit_objective(objective, *passes([*running, rest, *after])) for rest in without if count < heads]
+        table.append(scores or None)
+        best = np.argsort(-np.array(scores), kind="stable")[:count].tolist() if scores else full
+        chosen.append(tuple(sorted(best)))
+        kept = chosen[-1] if masking == "pruned" or not scores else set(full) - {*chosen[-1]}
+        running.append(tuple(sorted(kept)))
+    return tuple(chosen), table

@@ -23,7 +23,7 @@ ABSENT = ("fcntl", "grp", "pwd", "resource", "termios", "uvloop")
 """Modules that Windows has not."""
 
 LINUX: dict[Any, str] = {
-    os: "copy_file_range eventfd memfd_create pidfd_open posix_fallocate sched_getaffinity sched_setaffinity splice",
+    os: "copy_file_range eventfd memfd_create pidfd_open posix_fallocate sched_getaffinity sched_setaffinity splice"
 }
 UNIX: dict[Any, str] = {
     asyncio.SelectorEventLoop: "add_signal_handler remove_signal_handler",

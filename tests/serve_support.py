@@ -172,7 +172,6 @@ def command(
     words = [python, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.stderr and process.stderr.read()
             yield process, json.loads(line)

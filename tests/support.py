@@ -42,14 +42,18 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     prompts.
     """
     torch.manual_seed(seed)
-    model = make_dual_encoder(**settings) if family == "clip" else _plain_model(family, settings)
+    model = randomized(make_dual_encoder(**settings) if family == "clip" else _plain_model(family, settings))
+    if family == "clip-classifier":  # no LayerNorm before it
+        model.classifier.weight.data.mul_(0.1)
+    return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+
+
+def randomized(model: Any) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name.lower() and name.endswith("weight")
             parameter.normal_(1.0 if is_norm else 0.0, 0.3)
-        if family == "clip-classifier":  # no LayerNorm before it
-            model.classifier.weight.mul_(0.1)
-    return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+    return model
 
 
 def kind_of(family: str) -> tuple[str, dict[str, Any]]:
@@ -158,6 +162,11 @@ def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True)
     return inputs
 
 
+def feeds(family: str, batch: int = 4, **options: Any) -> dict[str, np.ndarray]:
+    """The same as arrays."""
+    return {name: tensor.numpy() for name, tensor in make_inputs(family, batch, **options).items()}
+
+
 class Item:
     """One ready-made example: unpadded tensors without a batch axis."""
 
@@ -200,7 +209,7 @@ class ReadyTensors:
 
 def examples_of(family: str, count: int) -> Examples:
     """Ready-made examples of a tiny model, texts unpadded, with random labels."""
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=count, seed=3).items()}
+    inputs = feeds(family, batch=count, seed=3)
     items = []
     for row in range(count):
         length = inputs["attention_mask"][row].sum() if "attention_mask" in inputs else None
@@ -216,11 +225,14 @@ def make_tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
 
 
-def save_checkpoint(folder: Path, seed: int = 0) -> Path:
-    """A tiny BERT with tokenizer, saved as a Hugging Face folder; labels a, b, c, d, e."""
-    names = dict(enumerate("abcde"))
-    model = make_model("bert", seed, id2label=names, label2id={name: index for index, name in names.items()})
-    model.save_pretrained(folder)
+def named(labels: Sequence[str]) -> dict[str, Any]:
+    """Settings of a model with these labels."""
+    return {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
+
+
+def save_checkpoint(folder: Path, seed: int = 0, labels: Sequence[str] = "abcde", **settings: Any) -> Path:
+    """A tiny BERT with tokenizer, saved as a Hugging Face folder."""
+    make_model("bert", seed, **{"num_labels": len(labels), **named(labels), **settings}).save_pretrained(folder)
     make_tokenizer(folder / "source").save_pretrained(folder)
     return folder
 
@@ -237,23 +249,17 @@ def for_this_version(program: str) -> str:
 
 
 def run_cli(
-    *arguments: object, timeout: float = 300, cwd: str | Path = "/", given: str = "", fresh: bool = False
+    *arguments: object, timeout: float = 300, cwd: str | Path = "/", given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in another process outside the checkout; ``fresh`` starts a new Python."""
-    words = [str(word) for word in arguments]
+    """Run the command line in another process outside the checkout."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
-    if not fresh:
-        return command.run(words, environment, cwd, given, timeout)
-    return subprocess.run(
-        [sys.executable, "-m", "hydrant", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        input=given,
-        env=environment,
-        cwd=cwd,
-    )
+    return command.run([str(word) for word in arguments], environment, cwd, given, timeout)
+
+
+def fresh_python(code: str, *arguments: object, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
+    """Run code in a new Python, which has imported nothing."""
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
 
 
 def relabel(bundle: Path, target: str = "model.fp32.onnx", **metadata: str) -> None:

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import hydrant
 import numpy as np
 from hydrant import Reading
-from support import make_model, make_tokenizer
+from hydrant.models.checkpoint import load_processor
+from support import make_model, make_tokenizer, save_checkpoint
 from token_support import make_tagger, make_word_tokenizer, sentences
 
 NAMES = ["greeting", "money", "weather"]
@@ -49,12 +51,18 @@ def _checkpoint(kind: str, folder: Path) -> Path:
         make_tagger().save_pretrained(folder)
         make_word_tokenizer(folder.parent / "words").save_pretrained(folder)
         return folder
-    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
-    model = make_model("bert", **({"num_labels": 3, **names} if kind == "multi_label" else {"num_labels": 1}))
     if kind == "multi_label":
-        model.config.problem_type = "multi_label_classification"
-    model.save_pretrained(folder)
+        return save_checkpoint(folder, labels=NAMES, problem_type="multi_label_classification")
+    make_model("bert", num_labels=1).save_pretrained(folder)
     make_tokenizer(folder.parent / "words").save_pretrained(folder)
+    return folder
+
+
+def make_bundle(case: Case, folder: Path) -> Path:
+    """An exported bundle with a random plan."""
+    plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
+    hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), folder, load_processor(case.checkpoint, "text"))
+    hydrant.export_onnx(folder)
     return folder
 
 

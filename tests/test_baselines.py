@@ -90,7 +90,6 @@ def test_figures_against_the_untouched_model(
 
     inside, outside = scores(inliers), scores(outliers)
     baselines = report.models[place].baselines
-    assert baselines is not None
     assert baselines.left_out == {}
     assert {name.partition(".")[0] for name in baselines.figures} == set(BASELINES)
     for name in inside:
@@ -130,7 +129,6 @@ def test_baselines_with_too_little_data_are_left_out_with_a_reason(
     bundle = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[tmp_path / "one"])
     for model in report.models:
-        assert model.baselines is not None
         assert set(model.baselines.left_out) == {"vim", "mahalanobis", "relative_mahalanobis"}
         assert "knn.fpr95" in model.baselines.figures
     text = evaluation_text(report)

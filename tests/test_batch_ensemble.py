@@ -133,8 +133,6 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
     assert whole.trunk == (0 if pruned else 1)
 
 
-# Tuning
-
 READING = Reading(batch_size=4)
 NUMBERS: dict[str, Any] = {"epochs": 4, "learning_rate": 3e-3, "fork_from": 1}
 
@@ -211,14 +209,11 @@ def test_an_interrupted_run_resumes_with_the_same_weights(
     assert state(bundle) == before
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"deviation": float("nan")}, r"deviation is 'nan'"),
-        ({"factors_only": True, "unfreeze": True}, r"expected one of them"),
-        ({"fork_from": 3}, r"fork_from is '3'; expected a layer"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"deviation": float("nan")}, r"deviation is 'nan'"),
+    ({"factors_only": True, "unfreeze": True}, r"expected one of them"),
+    ({"fork_from": 3}, r"fork_from is '3'; expected a layer"),
+])  # fmt: skip
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str, bundle: Path) -> None:
     with pytest.raises(InputError, match=message):
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))

@@ -7,7 +7,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,9 @@ class Echo:
         values = np.array([len(each) if isinstance(each, str) else float(each) for each in rows], np.float32)
         one = np.ones((len(rows), 1), np.float32)
         prediction = Prediction(one, np.zeros(len(rows), np.int64), *[values] * 5, energy=values)
-        return (
-            prediction
-            if on_error == "raise"
-            else Prediction(**{**prediction.to_dict(), "error": np.array(errors, object)})
-        )
+        if on_error == "raise":
+            return prediction
+        return Prediction(**{**prediction.arrays, "error": np.array(errors, object)})
 
 
 @pytest.fixture
@@ -55,15 +53,9 @@ def echo() -> Iterator[Echo]:
     predictor.gate.set()
 
 
-def run(
-    echo: Echo,
-    test: Callable[[Batcher], Coroutine[Any, Any, Any]],
-    batch_size: int = 4,
-    queue: int = 100,
-    **limits: Any,
-) -> Any:
+def run(echo: Echo, test: Callable[[Batcher], Coroutine[Any, Any, Any]], **limits: Any) -> Any:
     async def main() -> Any:
-        batcher = Batcher(echo, batch_size=batch_size, queue=queue, **limits)
+        batcher = Batcher(echo, **{"batch_size": 4, "queue": 100, **limits})
         try:
             return await asyncio.wait_for(test(batcher), 30)
         finally:
@@ -83,26 +75,32 @@ async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
 
 
 def energies(prediction: Prediction) -> list[float]:
-    assert prediction.energy is not None
     return prediction.energy.tolist()
 
 
-def test_waiting_inputs_run_together_and_a_lone_request_runs_at_once(echo: Echo) -> None:
-    async def test(batcher: Batcher) -> None:
+def behind(echo: Echo, *requests: Any, on_error: Iterable[str] = itertools.repeat("raise"), **limits: Any) -> list[Any]:
+    """Outcomes of requests that waited together while another one ran."""
+
+    async def test(batcher: Batcher) -> list[Any]:
         first = await held(echo, batcher)
-        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in range(1, 7)]
+        asked = [batcher.submit(request, 20, how) for request, how in zip(requests, on_error, strict=False)]
+        tasks = list(map(asyncio.create_task, asked))
         await asyncio.sleep(0.01)
-        assert batcher.depth == 6
         echo.gate.set()
         assert energies(await first) == [4]
-        assert [energies(await other) for other in others] == [[1], [2], [3], [4], [5], [6]]
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
+    return run(echo, test, **limits)
+
+
+def test_waiting_inputs_run_together_and_a_lone_request_runs_at_once(echo: Echo) -> None:
     sizes: list[int] = []
     depths: list[int] = []
-    run(echo, test, ran=lambda size, seconds: sizes.append(size), waits=depths.append)
+    requests = [["a" * length] for length in range(1, 7)]
+    answers = behind(echo, *requests, ran=lambda size, seconds: sizes.append(size), waits=depths.append)
+    assert list(map(energies, answers)) == [[1], [2], [3], [4], [5], [6]]
     assert sizes == [1, 4, 2]
-    assert depths[-1] == 0
-    assert max(depths) == 6
+    assert (depths[-1], max(depths)) == (0, 6)
 
 
 def ways_to_cut(lengths: list[int]) -> Iterator[list[list[int]]]:
@@ -129,16 +127,8 @@ def test_batches_are_the_cheapest_partition(lengths: list[int], run: int) -> Non
 
 def test_long_texts_run_together_as_far_as_their_characters_are_few(echo: Echo) -> None:
     lengths = [TOGETHER // 2, TOGETHER // 2, TOGETHER // 2, TOGETHER + 1, 10]
-
-    async def test(batcher: Batcher) -> None:
-        first = await held(echo, batcher)
-        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in lengths]
-        await asyncio.sleep(0.01)
-        echo.gate.set()
-        assert [energies(await other) for other in others] == [[length] for length in lengths]
-        await first
-
-    run(echo, test)
+    answers = behind(echo, *(["a" * length] for length in lengths))
+    assert list(map(energies, answers)) == [[length] for length in lengths]
     assert [list(map(len, batch)) for batch in echo.batches[1:]] == [lengths[:2], [lengths[2]], [lengths[3]], [10]]
 
 
@@ -151,42 +141,23 @@ def test_every_answer_belongs_to_its_request_in_its_order(requests: list[list[st
         return await asyncio.gather(*(batcher.submit(texts, 20) for texts in requests))
 
     echo = Echo()
-    predictions = run(echo, test, batch_size)
+    predictions = run(echo, test, batch_size=batch_size)
     assert [energies(each) for each in predictions] == [[len(text) for text in texts] for texts in requests]
     assert max(map(len, echo.batches)) <= batch_size
 
 
 def test_an_invalid_input_fails_its_own_request_with_its_place(echo: Echo) -> None:
-    async def test(batcher: Batcher) -> None:
-        first = await held(echo, batcher)
-        good, bad, rows = (
-            asyncio.create_task(batcher.submit(texts, 20, on_error))
-            for texts, on_error in ((["a"], "raise"), (["b", ""], "raise"), (["", "cc"], "row"))
-        )
-        await asyncio.sleep(0.01)
-        echo.gate.set()
-        assert energies(await good) == [1]
-        assert (await good).error is None
-        with pytest.raises(InputError, match=r"^input 1 is empty$"):
-            await bad
-        assert (await rows).error.tolist() == ["input 0 is empty", None]  # type: ignore[union-attr]
-        await first
-
-    run(echo, test, 8)
+    requests = [["a"], ["b", ""], ["", "cc"]]
+    good, bad, rows = behind(echo, *requests, on_error=("raise", "raise", "row"), batch_size=8)
+    assert (energies(good), good.error) == ([1], None)
+    assert (type(bad), str(bad)) == (InputError, "input 1 is empty")
+    assert rows.error.tolist() == ["input 0 is empty", None]
 
 
 def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
-    async def test(batcher: Batcher) -> None:
-        first = await held(echo, batcher)
-        tasks = [asyncio.create_task(batcher.submit([text], 20)) for text in ("a", "explode", "ccc")]
-        await asyncio.sleep(0.01)
-        echo.gate.set()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(outcomes[1], BackendError)
-        assert [energies(outcomes[place]) for place in (0, 2)] == [[1], [3]]  # type: ignore[arg-type]
-        await first
-
-    run(echo, test)
+    first, failed, last = behind(echo, ["a"], ["explode"], ["ccc"])
+    assert isinstance(failed, BackendError)
+    assert (energies(first), energies(last)) == ([1], [3])
     assert echo.batches[1:] == [["a", "explode", "ccc"], ["a"], ["explode"], ["ccc"]]
 
 
@@ -219,16 +190,8 @@ def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further
 
 
 def test_only_tensors_of_one_shape_run_together(echo: Echo) -> None:
-    async def test(batcher: Batcher) -> None:
-        first = await held(echo, batcher)
-        inputs = [{"x": np.arange(3)}, {"x": np.array([7])}, {"x": np.array([1.5, 2.5])}]
-        tasks = [asyncio.create_task(batcher.submit(tensors, 20)) for tensors in inputs]
-        await asyncio.sleep(0.01)
-        echo.gate.set()
-        assert [energies(await task) for task in tasks] == [[0, 1, 2], [7], [1.5, 2.5]]
-        await first
-
-    run(echo, test, 8)
+    inputs = [{"x": np.arange(3)}, {"x": np.array([7])}, {"x": np.array([1.5, 2.5])}]
+    assert list(map(energies, behind(echo, *inputs, batch_size=8))) == [[0, 1, 2], [7], [1.5, 2.5]]
     assert [len(batch) for batch in echo.batches] == [1, 4, 2]
 
 

@@ -37,9 +37,6 @@ def ratio_of(family: str, members: Any, sequence: int | None) -> float:
     return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
 
 
-# Candidates
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
@@ -81,9 +78,6 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
         budgets.check_reachable(architecture, 3, least - 0.002, forks=forks, sequence=9)
 
 
-# Held-out examples and their length
-
-
 @pytest.mark.parametrize(("total", "held_out"), [(24, 12), (128, 64), (400, 100), (4000, 512)])
 def test_held_out_part(total: int, held_out: int) -> None:
     examples = Examples([f"text {i}" for i in range(total)], np.arange(total), "test")
@@ -92,9 +86,6 @@ def test_held_out_part(total: int, held_out: int) -> None:
     assert sorted([*scoring.inputs, *selection.inputs]) == sorted(examples.inputs)
     assert [f"text {label}" for label in selection.labels] == list(selection.inputs)
     assert list(split_examples(examples, 4)[1].labels) != list(selection.labels), "drawn at random"
-
-
-# The objective
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -126,9 +117,6 @@ def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str
         assert trial.nll == trial.losses.mean()
 
 
-# The choice
-
-
 def trial(losses: list[float], diversity: float, ratio: float = 1.0) -> Trial:
     return Trial(Candidate(0, (1,), (), ratio), 1.0, np.array(losses), 1.0, diversity)
 
@@ -143,9 +131,6 @@ def test_among_plans_as_good_the_most_diverse_is_chosen() -> None:
     hardly = trial([0.104, 0.104, 0.104, 0.104], 0.01)  # surely worse, but by 0.004 nats only
     assert choose([best, hardly]) is hardly
     assert choose([best, trial([0.106, 0.106, 0.106, 0.106], 0.01)]) is best
-
-
-# A fork set by hand
 
 
 def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() -> None:
@@ -169,9 +154,6 @@ def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() 
     assert forks[-1] < forks[0]
     with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached"):
         find_candidates(shape, scores, 0.1, forks=range(6), sequence=12, to_tune=True)
-
-
-# End to end
 
 
 @pytest.mark.parametrize(("budget", "options"), [

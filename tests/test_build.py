@@ -75,22 +75,19 @@ def test_float32_fails_require_fused(own: Path, rtx: Any) -> None:
     assert unfused.facts.fused == (0,)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"precision": "int8"}, "'int8'"),
-        ({"backend": "onnxruntime"}, "'onnxruntime'"),
-        ({"batch": "8:1:32"}, "'8:1:32'"),
-        ({"batch": "many"}, "'many'"),
-        ({"log_file": "/nowhere/x.log"}, "/nowhere"),
-        ({"sequence": "1:8:999"}, "999"),
-        ({"sequence": ["1", "2"]}, "2 --sequence ranges"),
-        ({"backend": TensorRTForRTX(compute_capability=["9.0"])}, "'9.0'.*Hopper"),
-        ({"backend": TensorRTForRTX(compute_capability=["7.5", "8.6"])}, r"7\.5.*Turing"),
-        ({"name": "../x"}, "'../x'"),
-        ({"precision": "bf16"}, r"model\.bf16\.onnx"),
-    ],
-)
+@pytest.mark.parametrize(("options", "name"), [
+    ({"precision": "int8"}, "'int8'"),
+    ({"backend": "onnxruntime"}, "'onnxruntime'"),
+    ({"batch": "8:1:32"}, "'8:1:32'"),
+    ({"batch": "many"}, "'many'"),
+    ({"log_file": "/nowhere/x.log"}, "/nowhere"),
+    ({"sequence": "1:8:999"}, "999"),
+    ({"sequence": ["1", "2"]}, "2 --sequence ranges"),
+    ({"backend": TensorRTForRTX(compute_capability=["9.0"])}, "'9.0'.*Hopper"),
+    ({"backend": TensorRTForRTX(compute_capability=["7.5", "8.6"])}, r"7\.5.*Turing"),
+    ({"name": "../x"}, "'../x'"),
+    ({"precision": "bf16"}, r"model\.bf16\.onnx"),
+])  # fmt: skip
 def test_unusable_options(options: dict[str, Any], name: str, built: Path, rtx: Any) -> None:
     with pytest.raises(HydrantError, match=name):
         build_engine(built, **{"backend": "tensorrt-rtx", **options})

@@ -127,10 +127,10 @@ def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str,
         return float(-np.log(mean[np.arange(120), examples.labels]).mean())
 
     grid = np.exp(np.linspace(np.log(0.05), np.log(20), 4001))
-    best = grid[np.argmin([loss(temperature) for temperature in grid])]
+    losses = 120 * np.array([loss(temperature) for temperature in grid]) + 2 * np.log(grid) ** 2
+    best = grid[np.argmin(losses)]
     report = calibrate(bundle, data["val"])
-    assert report.calibration.temperature == pytest.approx(best, rel=5e-3)
-    assert report.calibration.fitted is not None
+    assert report.calibration.temperature == pytest.approx(best, rel=5e-3), "with the prior; the gain is large"
     assert report.calibration.fitted["after"]["nll"] == pytest.approx(loss(report.calibration.temperature), abs=1e-5)
     assert report.calibration.fitted["before"]["nll"] == pytest.approx(loss(1.0), abs=1e-5)
 
@@ -148,16 +148,13 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
     texts = list(read_examples(data["val"], None).inputs)  # the thresholds' own examples
     with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
         expected, got = reference.predict(texts), graph.predict(texts)
-    assert expected.abstain is not None
     assert got.abstain is not None
     assert expected.abstain.dtype == np.bool_
     np.testing.assert_array_equal(got.abstain, expected.abstain)
     np.testing.assert_array_equal(got.out_of_distribution, expected.out_of_distribution)
-    assert expected.out_of_distribution is not None
     assert 0 < expected.out_of_distribution.mean() <= 0.3
     np.testing.assert_array_equal(got.prediction_set, expected.prediction_set)
     assert 1 - expected.abstain.mean() == pytest.approx(report.calibration.thresholds["abstain"].measured["coverage"])
-    assert got.prediction_set is not None
     assert got.prediction_set.shape == (120, 5)
 
 
@@ -231,7 +228,7 @@ def test_ood_data_select_the_taps_of_highest_auroc(
     areas = {}
     for name, density in alone.items():
         runs = [reference.run(read_examples(data[split], None), {name: density})[1] for split in ("val", "ood")]
-        areas[name] = area_under_roc(*(standardised(density, squared[name]) for squared in runs))
+        areas[name] = area_under_roc(*(standardised(density, each[name], each["lengths"]) for each in runs))
     report = calibrate(forked, data["val"], data["ood"], fit=data["test"])
     chosen = report.density.fitted["chosen"]
     assert report.density.fitted["auroc"] == areas

@@ -82,13 +82,10 @@ def test_an_unmerged_adapter_s_state_is_refused(load: Any, folder: Path) -> None
 
 
 @both
-@pytest.mark.parametrize(
-    ("settings", "stored", "words"),
-    [
-        ({"id2label": {str(index): f"c{index}" for index in range(7)}}, {}, r"classifier\.\w+.*\[5.*\[7.*id2label"),
-        ({}, {WORDS: 0}, r"word_embeddings\.weight.*\[0, 32\].*\[99, 32\].*zero_to_fp32"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "stored", "words"), [
+    ({"id2label": {str(index): f"c{index}" for index in range(7)}}, {}, r"classifier\.\w+.*\[5.*\[7.*id2label"),
+    ({}, {WORDS: 0}, r"word_embeddings\.weight.*\[0, 32\].*\[99, 32\].*zero_to_fp32"),
+])  # fmt: skip
 def test_a_tensor_of_another_shape_is_named_with_the_cause(
     load: Any, settings: dict[str, Any], stored: dict[str, int], words: str, folder: Path
 ) -> None:
@@ -143,14 +140,11 @@ def test_the_command_for_pickled_weights_runs_no_code_of_theirs(folder: Path) ->
 
 
 @both
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
-        ({"model_type": "own", "auto_map": CODE}, "'own'.*auto_map"),
-        ({"architectures": ["OwnForSequenceClassification"], "auto_map": CODE}, "OwnForSequenceClass.*auto_map"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
+    ({"model_type": "own", "auto_map": CODE}, "'own'.*auto_map"),
+    ({"architectures": ["OwnForSequenceClassification"], "auto_map": CODE}, "OwnForSequenceClass.*auto_map"),
+])  # fmt: skip
 def test_what_only_other_libraries_or_own_code_read_is_refused(
     load: Any, settings: dict[str, Any], words: str, folder: Path
 ) -> None:

@@ -51,9 +51,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Against CLIPModel
-
-
 def test_logits_are_those_of_clip_model() -> None:
     model, inputs = make_model("clip"), make_inputs("clip")
     with torch.no_grad():
@@ -81,9 +78,6 @@ def test_prompts_of_a_class_are_averaged_as_in_the_paper() -> None:
     assert model.config.num_labels == 3
     assert [model.config.id2label[index] for index in range(3)] == list(NAMES)
     assert not model.classifier.weight.requires_grad
-
-
-# From a checkpoint to predictions
 
 
 def test_images_are_prepared_as_by_transformers(checkpoint: Path, pictures: Path, tmp_path: Path) -> None:
@@ -135,9 +129,6 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     assert Bundle.open(out).manifest["fusion"]["zero_shot"]["templates"] == ["a {}", "the {}."]
 
 
-# Prompts
-
-
 def test_forms_of_prompts(tmp_path: Path) -> None:
     names, plain = ["cat", "dog"], Prompts(("cat", "dog"), TEMPLATES, (("a photo of a cat.",), ("a photo of a dog.",)))
     (tmp_path / "names.txt").write_text("\ufeffcat \n\n dog\n", encoding="utf-8")
@@ -154,26 +145,20 @@ def test_forms_of_prompts(tmp_path: Path) -> None:
         assert read_prompts(json.loads(json.dumps(prompts.to_json()))) == prompts
 
 
-@pytest.mark.parametrize(
-    ("classes", "templates", "name"),
-    [
-        ("cat", None, "1 class"),
-        ("cat,dog,cat", None, "cat"),
-        (["cat", "a\x1b[2Jdog"], None, "2Jdog"),
-        ("cat,dog", "\ud83d {}", "templates"),
-        ({"cat": "a pet", "dog": "a pet"}, None, "'cat' and 'dog'"),
-        ({"cat": "a", "dog": "b"}, "a {}", "templates"),
-        ({"classes": ["a", "b"], "template": ["{}"]}, None, "template "),
-        ("cat,dog", "a photo of a cat", "a photo of a cat"),
-        ("missing.txt", None, r"missing\.txt"),
-    ],
-)
+@pytest.mark.parametrize(("classes", "templates", "name"), [
+    ("cat", None, "1 class"),
+    ("cat,dog,cat", None, "cat"),
+    (["cat", "a\x1b[2Jdog"], None, "2Jdog"),
+    ("cat,dog", "\ud83d {}", "templates"),
+    ({"cat": "a pet", "dog": "a pet"}, None, "'cat' and 'dog'"),
+    ({"cat": "a", "dog": "b"}, "a {}", "templates"),
+    ({"classes": ["a", "b"], "template": ["{}"]}, None, "template "),
+    ("cat,dog", "a photo of a cat", "a photo of a cat"),
+    ("missing.txt", None, r"missing\.txt"),
+])  # fmt: skip
 def test_unusable_prompts(classes: Any, templates: Any, name: str) -> None:
     with pytest.raises(InputError, match=name):
         read_prompts(classes, templates)
-
-
-# Adapters
 
 
 def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
@@ -203,9 +188,6 @@ def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
     peft.get_peft_model(dual_encoder(), peft.LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "both")
     with pytest.raises(InputError, match=r"changes '.*text_model"):
         fuse(model, adapters=[tmp_path / "both"])
-
-
-# Refusals
 
 
 def test_prompts_that_the_text_tower_cannot_read() -> None:

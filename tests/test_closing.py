@@ -24,7 +24,6 @@ from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.lifecycle import Closable
-from support import make_inputs
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -35,11 +34,6 @@ def path(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = Path(shutil.copytree(text_bundle, tmp_path_factory.mktemp("closing") / "bundle"))
     add_engine(path, (text_profile((1, 4, 8), (4, 8, 40), TEXT),))
     return path
-
-
-@pytest.fixture
-def inputs() -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
 
 
 def engine(bundle: Bundle) -> EngineBackend:
@@ -131,9 +125,6 @@ def test_a_prediction_of_many_batches_outlives_the_close(path: Path, monkeypatch
         predictor.predict(texts)
     with pytest.raises(BackendError, match="the predictor was closed"):
         next(predictor.stream(texts))
-
-
-# ---------------------------------------------------------------- failures after opening
 
 
 @pytest.fixture

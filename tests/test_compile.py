@@ -69,15 +69,12 @@ def test_base_sized_ensembles_are_fused(family: str, precision: str, layers: int
     assert compiled_layers <= 1.05 * expected
 
 
-@pytest.mark.parametrize(
-    ("family", "precision", "width", "lowering"),
-    [
-        ("bert", "fp32", 64, "grouped"),
-        ("vit", "fp32", 64, "unrolled"),
-        ("vit", "fp16", 16, "unrolled"),
-        ("bert", "bf16", 128, "grouped"),
-    ],
-)
+@pytest.mark.parametrize(("family", "precision", "width", "lowering"), [
+    ("bert", "fp32", 64, "grouped"),
+    ("vit", "fp32", 64, "unrolled"),
+    ("vit", "fp16", 16, "unrolled"),
+    ("bert", "bf16", 128, "grouped"),
+])  # fmt: skip
 def test_auto_attention_always_builds(family: str, width: int, precision: str, lowering: str, tmp_path: Path) -> None:
     """Text graphs have a mask, image graphs do not."""
     shape = architecture_of(make_model(family, hidden_size=4 * width, num_hidden_layers=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import hydrant
@@ -14,7 +13,7 @@ import pytest
 import transformers
 from hydrant.cli.main import COMMANDS
 from hydrant.errors import EXTRAS
-from support import random_plan
+from support import fresh_python, random_plan
 
 HIDDEN = sorted({*EXTRAS, "cuda", "huggingface_hub", "pandas", "tensorrt", "tensorrt_rtx"} - {"onnxruntime"})
 """Modules outside ``hydrant-uq[onnxruntime]``."""
@@ -36,11 +35,6 @@ def report(line):
     print(json.dumps([line, status, *(each.buffer.getvalue().decode() for each in (out, err))]))
 """
 """Run command lines in one process; print status, stdout and stderr of each as JSON."""
-
-
-def python(code: str, *arguments: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
 
 
 Outcomes = dict[str, subprocess.CompletedProcess[str]]
@@ -69,7 +63,7 @@ VERBS = [
     ("profile out --baseline single", "onnx", "fuse"), ("calibrate out --data data.csv", "torch", "fuse"),
     ("evaluate out --data data.csv", "sklearn", "report"), ("predict out hello --backend torch", "torch", "fuse"),
     ("predict out hello --backend openvino", "openvino", "openvino"),
-    ("predict out --input data.parquet", "datasets", "fuse"), ("demo -o new", "sklearn", "demo"),
+    ("predict out --input data.parquet", "pyarrow", "parquet"), ("demo -o new", "sklearn", "demo"),
 ]  # fmt: skip
 SERVED = ["predict out --input data.csv", "inspect out"]
 
@@ -78,7 +72,8 @@ SERVED = ["predict out --input data.csv", "inspect out"]
 def commands(folder: Path) -> Outcomes:
     """Outcome of each command; nothing is written."""
     before = sorted(folder.rglob("*"))
-    done = python(f"{HIDE}{EACH}for line in {[*SERVED, *(line for line, _, _ in VERBS)]}: report(line)", cwd=folder)
+    lines = [*SERVED, *(line for line, _, _ in VERBS)]
+    done = fresh_python(f"{HIDE}{EACH}for line in {lines}: report(line)", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(folder.rglob("*")) == before
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -107,10 +102,10 @@ def test_bundles_are_served_and_inspected(commands: Outcomes) -> None:
 
 def test_public_names_exist_or_name_their_extra(folder: Path) -> None:
     names = sorted({*hydrant.__all__} - {"fuse", "save_bundle"})  # these need PyTorch
-    done = python(f"{HIDE}import hydrant\nprint(len([getattr(hydrant, name) for name in {names}]))", cwd=folder)
+    done = fresh_python(f"{HIDE}import hydrant\nprint(len([getattr(hydrant, name) for name in {names}]))", cwd=folder)
     assert (done.stdout.strip(), done.stderr) == (str(len(names)), "")
     for call in ("fuse", "evaluate('out', 'data.csv')", "load('out', 'torch')", "verify('out')"):
-        done = python(f"{HIDE}import hydrant\nhydrant.{call}", cwd=folder)
+        done = fresh_python(f"{HIDE}import hydrant\nhydrant.{call}", cwd=folder)
         assert "MissingExtraError" in done.stderr, call
         assert "pip install 'hydrant-uq[" in done.stderr, call
 
@@ -126,11 +121,11 @@ for arguments in {[["--version"], ["--help"], *([name, "--help"] for name in COM
         main(arguments)
     print(arguments[0], len(shown.getvalue()) > 10, [name for name in {heavy} if name in sys.modules.keys() - before])
 """
-    done = python(code)
+    done = fresh_python(code)
     assert done.stdout.splitlines() == [f"{name} True []" for name in ("--version", "--help", *COMMANDS)], done.stderr
 
 
 def test_ready_tensors_need_no_processor(folder: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", input_ids=np.full((3, 4), 5), attention_mask=np.ones((3, 4), np.int64))
-    done = python(HIDE + COMMAND, "predict", "out", "--input", str(tmp_path / "x.npz"), cwd=folder)
+    done = fresh_python(HIDE + COMMAND, "predict", "out", "--input", str(tmp_path / "x.npz"), cwd=folder)
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 3)

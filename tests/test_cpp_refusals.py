@@ -185,16 +185,13 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
     refused(run(runner, bundle, tmp_path / "x.npy"), "x.npy")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"do_flip": True}, "do_flip"),
-        ({"size": {"shortest_edge": 19}}, "19 pixels"),
-        ({"size": {"height": 2**40, "width": 12}}, "size"),
-        ({"image_std": [0, 1, 1]}, "image_std"),
-        ({"do_resize": False}, "150 by 200"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"do_flip": True}, "do_flip"),
+    ({"size": {"shortest_edge": 19}}, "19 pixels"),
+    ({"size": {"height": 2**40, "width": 12}}, "size"),
+    ({"image_std": [0, 1, 1]}, "image_std"),
+    ({"do_resize": False}, "150 by 200"),
+])  # fmt: skip
 def test_bad_image_processors_are_refused(
     changes: dict[str, Any], words: str, runner: Path, golden: Path, tmp_path: Path
 ) -> None:
@@ -224,22 +221,19 @@ def test_failing_streams_end_the_program(runner: Path, golden: Path) -> None:
     assert (done.returncode, "standard output" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "no input"),
-        (("INPUTS", "--nonsense"), "--nonsense"),
-        (("--input",), "--input"),
-        (("INPUTS", "--threads", "60000"), "60000"),
-        (("INPUTS", "--batch", "1"), "--profile"),
-        (("--profile", "--sequence", "41"), "41"),
-        (("--profile", "--seconds", "nan"), "'nan'"),
-        (("INPUTS", "--backend", "openvino"), "openvino"),
-        (("INPUTS", "--precision", "fp16"), "model.fp16.onnx"),
-        (("--input", "a.CSV"), "a.CSV"),
-        (("a text",), "tokenizer.onnx"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ((), "no input"),
+    (("INPUTS", "--nonsense"), "--nonsense"),
+    (("--input",), "--input"),
+    (("INPUTS", "--threads", "60000"), "60000"),
+    (("INPUTS", "--batch", "1"), "--profile"),
+    (("--profile", "--sequence", "41"), "41"),
+    (("--profile", "--seconds", "nan"), "'nan'"),
+    (("INPUTS", "--backend", "openvino"), "openvino"),
+    (("INPUTS", "--precision", "fp16"), "model.fp16.onnx"),
+    (("--input", "a.CSV"), "a.CSV"),
+    (("a text",), "tokenizer.onnx"),
+])  # fmt: skip
 def test_bad_options_are_refused_in_one_line(words: tuple[str, ...], message: str, runner: Path, golden: Path) -> None:
     arguments = [str(golden / "bert/inputs.npz") if word == "INPUTS" else word for word in words]
     refused(run(runner, golden / "bert/bundle", *arguments), message)

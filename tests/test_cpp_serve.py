@@ -92,7 +92,6 @@ def test_a_download_of_the_hub_is_named_after_its_repository(
     for folder in (bundle, revision):
         words = [str(runner), str(folder), "--serve", "--port", "0"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert process.stdout.readline().startswith("serving digits on http://")
             process.terminate()
             process.communicate(timeout=60)
@@ -113,6 +112,8 @@ def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> Non
     status, reply, _ = pictures.ask("POST", "/predict", {"inputs": encoded, "probabilities": True})
     probabilities = [list(row["probabilities"].values()) for row in reply["predictions"]]
     np.testing.assert_allclose(probabilities, wanted.probabilities, atol=1e-6)
+    status, reply, _ = pictures.ask("POST", "/predict", {"inputs": encoded[0]})
+    assert (status, len(reply["predictions"])) == (200, 1)
     wrong = [encoded[0], base64.b64encode(b"no image").decode()]
     assert "image input 1" in pictures.refusal(400, "POST", "/predict", {"inputs": wrong})
 

@@ -9,29 +9,13 @@ from typing import Any
 
 import hydrant
 import numpy as np
-import oracle
-import pytest
-import torch
 from cpp import inputs_of, refused, run
 from cpp_server import binary_outputs, ids_body, infer_body, serving
-from hydrant import Bundle, HeadPlan
+from hydrant import Bundle
 from hydrant.serving.oip import outputs_of
-from token_support import TAGS, make_tagger
+from token_support import TAGS
 
 BINARY = {"binary_data_output": True}
-SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy", "distance")
-
-
-@pytest.mark.parametrize(("name", "family"), [("tokens", "bert"), ("tokens-modernbert", "modernbert")])
-def test_the_golden_tags_are_those_of_the_original_model(name: str, family: str, golden: Path) -> None:
-    case = golden / name
-    tensors = {name: torch.from_numpy(array) for name, array in inputs_of(case).items()}
-    wanted = oracle.ensemble([make_tagger(family)], HeadPlan.load(case / "bundle/plan.json"), tensors, 0.9)
-    with np.load(case / "expected.npz") as expected:
-        real = expected["mask"]
-        assert 0 < real.sum() < real.size, "some rows are padded"
-        for name in ("probabilities", *SCORES[:4]):
-            np.testing.assert_allclose(expected[name][real], wanted[name][real], atol=1e-5, err_msg=name)
 
 
 def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:

@@ -23,7 +23,7 @@ from hydrant.data.data_files import stream_lines
 from hydrant.data.text import WordProcessor
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_onnx import made_tokenizer
-from support import make_inputs, random_plan
+from support import feeds, named, random_plan
 from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer, read_once  # noqa: F401 (a fixture)
 from token_support import TAGS, make_tagger, sentences
 
@@ -34,8 +34,7 @@ UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN", "L-PER", "U-LOC", "M"]
 
 def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
     """A bundle that predicts every tag, with distance, thresholds and tokenizer graph."""
-    names = {"id2label": dict(enumerate(tags)), "label2id": {name: index for index, name in enumerate(tags)}}
-    model: Any = make_tagger(vocab_size=400, **names)
+    model: Any = make_tagger(vocab_size=400, **named(tags))
     tokenizer = letters_tokenizer(folder / "source", lower)
     with torch.no_grad():  # make all classes equally frequent
         inputs = tokenizer(ALL, padding=True, truncation=True, return_tensors="pt")
@@ -45,7 +44,7 @@ def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
         model.classifier.bias -= logits.mean(0)
         model.classifier.bias /= logits.std(0)
     bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), folder / "bundle", tokenizer)
-    bundle = write_density(bundle, {name: tensor.numpy() for name, tensor in make_inputs("bert", 70).items()})
+    bundle = write_density(bundle, feeds("bert", 70))
     with hydrant.load(bundle, "torch") as predictor:
         prediction = predictor.predict(ALL)
     assert prediction.distance is not None
@@ -87,11 +86,15 @@ def test_words_and_spans_are_those_of_python(
     assert {span["abstain"] for span in spans} == {span["out_of_distribution"] for span in spans} == {True, False}
 
 
-def test_the_server_reads_texts_and_lists_of_words(
-    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def with_library(library: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in library.items():
         monkeypatch.setenv(key, value)
+
+
+def test_the_server_reads_texts_and_lists_of_words(
+    runner: Path, bundles: dict[str, Bundle], with_library: None
+) -> None:
     path = bundles["usual"].path
     with hydrant.load(path, "onnxruntime") as predictor:
         inputs = [*ALL[:4], *LISTS]
@@ -121,12 +124,8 @@ def test_the_server_reads_texts_and_lists_of_words(
         assert server.ask("POST", "/predict", {"inputs": ids})[0] == 200
 
 
-def test_long_texts_take_bounded_memory(
-    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_take_bounded_memory(runner: Path, bundles: dict[str, Bundle], with_library: None) -> None:
     """One endless word costs most; two requests run at once. The deployed unit may use 512 MiB."""
-    for key, value in library.items():
-        monkeypatch.setenv(key, value)
     most = 2**18
     with serving(runner, bundles["usual"].path) as server, ThreadPoolExecutor(2) as two:
         bodies = [{"inputs": [text]} for text in ("x" * most, ["hello"] * (most // 6))]

@@ -26,7 +26,7 @@ from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.runtime.offline import chunks
 from hydrant.workflow import workspace
-from support import CLASSES, make_inputs, make_model, random_plan
+from support import CLASSES, feeds, make_model, random_plan
 
 KEYS = {"hydrant": "0", "family": "bert", "members": 1, "labels": ["a", "b"]}
 FILES = ("one.json", "deep/two.json", "three.json")
@@ -105,7 +105,6 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     for _ in range(6):
         writers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         for writer in writers:
-            assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
         time.sleep(draw.uniform(0.01, 0.15))
         for writer in writers:
@@ -121,7 +120,7 @@ def test_readers_during_replacement_see_one_bundle(tmp_path: Path) -> None:
     hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), folder)
     hydrant.export_onnx(folder)
     first = {name: (folder / name).read_bytes() for name in ("calibration.json", "model.fp32.onnx", "plan.json")}
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40).items()}
+    inputs = feeds("bert", batch=40)
     hydrant.calibrate(folder, (inputs, np.arange(40) % CLASSES))
     second = {name: (folder / name).read_bytes() for name in first}
     stop, failures, loaded = threading.Event(), [], []
@@ -190,13 +189,7 @@ def hostile(folder: Path, **entry: object) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"names": ["../mine"]},
-        {"gone": ["/etc/x"]},
-        {"forward": 1},
-        {"names": ["a\0/b"]},
-        {"gone": ["a\ud800/b"]},
-    ],
+    [{"names": ["../mine"]}, {"gone": ["/etc/x"]}, {"forward": 1}, {"names": ["a\0/b"]}, {"gone": ["a\ud800/b"]}],
     ids=str,
 )
 def test_a_journal_leads_nowhere_else(entry: dict[str, object], tmp_path: Path) -> None:
@@ -352,7 +345,7 @@ def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path) -> 
     """Killed after the part took its place, or while its chunks were removed."""
     output, job = tmp_path / "part.jsonl", {"inputs": "0"}
     with pytest.raises(SystemExit), chunks.open_chunks(output, job, range(4), 2) as found:
-        found.keep(0, b'{"index": 0}\n{"index": 1}\n')
+        found.file(0).write_bytes(b'{"index": 0}\n{"index": 1}\n')
         raise SystemExit
     (tmp_path / f".{output.name}.0123456789ab.stage").mkdir()
     chunks.drop(output, {"inputs": "another"})

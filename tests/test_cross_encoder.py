@@ -82,17 +82,14 @@ def test_a_folder_that_sentence_transformers_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [load_model, load_traced])
-@pytest.mark.parametrize(
-    ("files", "settings", "name"),
-    [
-        ({MAIN: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, {}, "Tanh"),
-        ({MAIN: {"activation_fn": SIGMOID}}, {"num_labels": 3}, "problem_type"),
-        ({MAIN: {"default_prompt_name": "query", "prompts": {"query": "find: "}}}, {}, "find: "),
-        ({MODULES: [{"type": "sentence_transformers.base.modules.dense.Dense"}]}, {}, "Dense"),
-        ({MODULE: {"modality_config": {**TEXT, "message": TEXT["text"]}}}, {}, "message"),
-        ({MODULE: {"config_kwargs": {"hidden_act": "relu"}}}, {}, "hidden_act"),
-    ],
-)
+@pytest.mark.parametrize(("files", "settings", "name"), [
+    ({MAIN: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, {}, "Tanh"),
+    ({MAIN: {"activation_fn": SIGMOID}}, {"num_labels": 3}, "problem_type"),
+    ({MAIN: {"default_prompt_name": "query", "prompts": {"query": "find: "}}}, {}, "find: "),
+    ({MODULES: [{"type": "sentence_transformers.base.modules.dense.Dense"}]}, {}, "Dense"),
+    ({MODULE: {"modality_config": {**TEXT, "message": TEXT["text"]}}}, {}, "message"),
+    ({MODULE: {"config_kwargs": {"hidden_act": "relu"}}}, {}, "hidden_act"),
+])  # fmt: skip
 def test_what_would_change_the_score_is_refused(
     load: Any, files: dict[str, Any], settings: dict[str, Any], name: str, tmp_path: Path
 ) -> None:

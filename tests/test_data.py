@@ -71,25 +71,18 @@ def write_images(folder: Path, classes: tuple[str, ...] = ("apple", "pear"), eac
 
 
 def classes_of(examples: Examples) -> list[int]:
-    assert examples.labels is not None
     assert examples.labels.dtype == np.int64
     return examples.labels.tolist()
 
 
-# Readers
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("data.CSV", write_csv),
-        ("data.tsv", lambda path: write_csv(path, "\t")),
-        ("data.jsonl", write_jsonl),
-        ("data.parquet", write_parquet),
-        ("data.npz", write_npz),
-        ("with space, [v1] & more*.csv", write_csv),
-    ],
-)
+@pytest.mark.parametrize(("name", "write"), [
+    ("data.CSV", write_csv),
+    ("data.tsv", lambda path: write_csv(path, "\t")),
+    ("data.jsonl", write_jsonl),
+    ("data.parquet", write_parquet),
+    ("data.npz", write_npz),
+    ("with space, [v1] & more*.csv", write_csv),
+])  # fmt: skip
 def test_file_is_read_word_for_word(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / name
     write(path)
@@ -204,14 +197,11 @@ def test_texts_of_an_npz_file_that_are_no_characters_are_refused(tmp_path: Path)
     assert [row.input for row in file_rows(tmp_path / "data.npz")] == ["", "\U0010ffff"]
 
 
-@pytest.mark.parametrize(
-    ("name", "start", "words"),
-    [
-        ("data.csv", "text\na\n", "line 3 has"),
-        ("data.jsonl", '{"text": "a"}\n', "line 2 has"),
-        ("data.conll", "a O\n", "line 2 has"),
-    ],
-)
+@pytest.mark.parametrize(("name", "start", "words"), [
+    ("data.csv", "text\na\n", "line 3 has"),
+    ("data.jsonl", '{"text": "a"}\n', "line 2 has"),
+    ("data.conll", "a O\n", "line 2 has"),
+])  # fmt: skip
 def test_a_line_without_an_end_does_not_fill_the_memory(
     name: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,9 +218,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     assert [row.input for row in stream_lines(io.BytesIO(marked))] == ["a", "\ufeffb"], "a mark at the beginning alone"
 
 
-# Labels
-
-
 def test_classes_called_by_numbers_are_the_same_as_texts_and_numbers() -> None:
     """Ambiguous numbers, each the name of one class and the index of another, are refused."""
     stars, codes = ["1", "2", "3", "4", "5"], sorted(map(str, range(12)))
@@ -244,14 +231,11 @@ def test_classes_called_by_numbers_are_the_same_as_texts_and_numbers() -> None:
             read_examples((texts, given), names)
 
 
-@pytest.mark.parametrize(
-    ("task", "label", "name"),
-    [
-        ("classification", "\tPositive\u00a0", "positive"),
-        ("multi_label", "cafe\u0301", "caf\u00e9"),
-        ("tokens", "bank transfer", "Bank Transfer "),
-    ],
-)
+@pytest.mark.parametrize(("task", "label", "name"), [
+    ("classification", "\tPositive\u00a0", "positive"),
+    ("multi_label", "cafe\u0301", "caf\u00e9"),
+    ("tokens", "bank transfer", "Bank Transfer "),
+])  # fmt: skip
 def test_a_label_in_another_spelling_is_read_and_logged(
     task: str, label: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,8 +251,6 @@ def test_a_label_in_another_spelling_is_read_and_logged(
     (message,) = caplog.messages
     assert " as " in message
 
-
-# What cannot be read
 
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no file": ("absent.csv", "", "absent"),
@@ -356,9 +338,6 @@ def test_pickled_npz_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array([Trap()], dtype=object), y=np.arange(1))
     with pytest.raises(InputError, match=r"cannot read .*data\.npz.*allow_pickle=False"):
         read_examples(tmp_path / "data.npz", LABELS)
-
-
-# Sampling
 
 
 RANKINGS = [((f"query {query}", f"document {row}"), float(row == query)) for row in range(7) for query in range(40)]

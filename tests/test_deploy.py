@@ -53,16 +53,12 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
 
 
-# The image
-
-
 def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
     lines = instructions()
     words = [word for word, _ in lines]
     assert words.count("FROM") == 2
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     version = re.search(r"python:(\d+\.\d+)-slim", dict(lines)["FROM"])
-    assert version is not None
     assert project["requires-python"] == f">={version[1]}"
     last = lines[len(words) - 1 - words[::-1].index("FROM") :]
     named = dict(last)
@@ -75,9 +71,6 @@ def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
     options, settings = settings_of(command[1:])
     assert str(options.folder) == named["VOLUME"]
     assert (settings.host, f"{settings.port} {settings.grpc_port}") == ("0.0.0.0", named["EXPOSE"])
-
-
-# Kubernetes
 
 
 def container_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,9 +97,6 @@ def test_probes_need_no_token(service: Running, name: str) -> None:
         assert httpx.get(f"{service.url}{request['path']}").status_code == 200
     assert container["livenessProbe"]["httpGet"]["path"].endswith("/live")
     assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
-
-
-# Prometheus
 
 
 def test_alerts_use_existing_metrics(service: Running) -> None:

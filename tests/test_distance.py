@@ -15,23 +15,24 @@ import onnx_reference
 import onnxruntime
 import pytest
 import scipy.linalg
+import scipy.optimize
 import torch
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.features import best_set, by_set, standardised_by
+from hydrant.calib.features import MIN_SCALE, MIN_TEXTS, best_set, by_set, standardised_by
 from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
-from hydrant.fusion import FusedClassifier
+from hydrant.fusion import FusedClassifier, load_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
 from oracle import vectors
 from safetensors.torch import save
 from sklearn.covariance import OAS
-from support import ALL_FAMILIES, CLASSES, HEADS, LAYERS, make_inputs, make_model, model_type
+from support import ALL_FAMILIES, CLASSES, HEADS, LAYERS, ROBERTAS, make_inputs, make_model, model_type
 from token_support import CLASSES as TAGGERS
 from token_support import make_tagger
 
@@ -46,7 +47,17 @@ def make(case: str, seed: int = 0) -> torch.nn.Module:
 
 
 def inputs_of(case: str, batch: int, seed: int) -> dict[str, torch.Tensor]:
-    return make_inputs(case.removesuffix("-tags"), batch=batch, seed=seed)
+    """Inputs of a class; the second text of a classifier has one token."""
+    inputs = make_inputs(case.removesuffix("-tags"), batch=batch, seed=seed)
+    if lengths_of(case, inputs) is not None:
+        inputs["input_ids"][1, 1:], inputs["attention_mask"][1, 1:] = int(case in ROBERTAS), 0
+    return inputs
+
+
+def lengths_of(case: str, inputs: dict[str, torch.Tensor]) -> np.ndarray | None:
+    """Numbers of tokens [B], for texts with one distance each."""
+    by_length = "attention_mask" in inputs and not case.endswith("-tags")
+    return inputs["attention_mask"].sum(dim=1).numpy() if by_length else None
 
 
 def real(case: str, array: np.ndarray, inputs: dict[str, torch.Tensor]) -> np.ndarray:
@@ -88,12 +99,7 @@ def fitted(
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    count=st.integers(20, 80),
-    width=st.integers(2, 12),
-    classes=st.integers(1, 6),
-    seed=st.integers(0, 2**16),
-)
+@given(count=st.integers(20, 80), width=st.integers(2, 12), classes=st.integers(1, 6), seed=st.integers(0, 2**16))
 def test_fit_is_scikit_learns(count: int, width: int, classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, count)
@@ -149,6 +155,45 @@ def test_a_lower_rank_keeps_separating_directions(width: int, classes: int, shar
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
         np.testing.assert_allclose(cosines, 1, atol=2e-3)
+
+
+def by_lines(near: np.ndarray, lengths: np.ndarray, squared: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Distances with the length by SciPy, in float64: validation [N, K], its tokens [N], [B, K], [B] → [B]."""
+    total = np.zeros(len(squared))
+    for values, rows in zip(near.T, squared.T, strict=True):
+        slope, location = np.polyfit(1 / lengths, values, 1)
+        apart = np.abs(values - location - slope / lengths)
+        ends = np.stack([1 - 1 / lengths, 1 / lengths], axis=1)  # of n = ∞ and n = 1
+        limits = MIN_SCALE * apart.mean(), np.inf
+        whole, one = scipy.optimize.lsq_linear(ends, apart, limits, tol=1e-14).x
+        factor = np.sqrt(np.mean((apart / (whole + (one - whole) / lengths)) ** 2))
+        total += (rows - location - slope / tokens) / (factor * (whole + (one - whole) / tokens))
+    return total / near.shape[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.tuples(st.integers(MIN_TEXTS, 150), st.integers(1, 3)),
+    slope=st.floats(-3, 3),
+    longest=st.integers(2, 60),
+    seed=st.integers(0, 2**16),
+)
+def test_lines_in_the_inverse_length(shape: tuple[int, int], slope: float, longest: int, seed: int) -> None:
+    """Scales are positive for every length, also where the spread falls to nothing."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, shape[0])
+    lengths[:2] = 1, longest
+    spread = np.maximum(1 + slope * (1 / lengths - 0.5), 0)[:, None]
+    near = 20 + 5 * slope / lengths[:, None] + spread * rng.standard_normal(shape)
+    density = fitted(rng.standard_normal((20, shape[1], 4)), np.arange(20) % 2, tuple("abc"[: shape[1]]))
+    density = standardised_by(density, near, lengths)
+    far, tokens = 30 * rng.random((4, shape[1])), np.array([1, 2, 50, 10_000])
+    expected = by_lines(near, lengths, far, tokens)
+    np.testing.assert_allclose(standardised(density, far, tokens), expected, rtol=1e-3, atol=1e-3)
+    assert np.isfinite(expected).all()
+    few, equal = standardised_by(density, near[:50], lengths[:50]), standardised_by(density, near, 0 * lengths + 7)
+    for constant, rows in ((few, near[:50]), (equal, near)):
+        np.testing.assert_allclose(constant.location, rows.mean(axis=0), rtol=1e-5)
 
 
 def test_classes_with_one_example_and_none() -> None:
@@ -224,22 +269,30 @@ def fused(case: str, fork: int = 1) -> FusedClassifier:
     return ensemble
 
 
-def with_density(case: str, folder: Path, rank: int | None = None) -> tuple[Bundle, Density]:
-    """A bundle with a distance fitted to random examples, and a graph."""
-    ensemble = fused(case)
-    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
-    inputs = inputs_of(case, batch=64, seed=5)
+def with_density(
+    case: str, folder: Path, rank: int | None = None, traced: bool = False, constant: bool = False
+) -> tuple[Bundle, Density]:
+    """A bundle with a distance fitted to random examples, by the length of texts if not constant, and a graph."""
+    ensemble = fuse(make(case), forked(case), traced=True) if traced else fused(case)
+    name = "last" if traced else "all"
+    (taps,) = named_taps(name, ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    inputs = inputs_of(case, batch=TRAIN, seed=5)
     with torch.inference_mode():
         outputs = ensemble.features(taps, **inputs)[1].numpy()
     features = real(case, np.moveaxis(outputs, 0, -2), inputs)
     density = fitted(features, np.arange(len(features)) % CLASSES, taps, rank=rank)
-    density = standardised_by(density, squared_distances(density, features) * factors(len(features)))
+    lengths = None if constant else lengths_of(case, inputs)
+    density = standardised_by(density, squared_distances(density, features) * factors(len(features)), lengths)
     bundle = save_bundle(ensemble, folder, tensors_only=True)
     hydrant.export_onnx(folder)
     bundle = Bundle.open(folder)
     bundle.add({"density.safetensors": density.to_bytes(bundle.digests()[WEIGHTS])})
     hydrant.export_onnx(folder)
     return Bundle.open(folder), density
+
+
+TRAIN = MIN_TEXTS
+"""Number of training inputs."""
 
 
 def factors(count: int) -> np.ndarray:
@@ -258,16 +311,22 @@ def expected(case: str, taps: tuple[str, ...]) -> dict[str, np.ndarray]:
     By scikit-learn from the training features to the standardised mean over the taps, and by NumPy from the logits.
     """
     model, plan, inputs = make(case), forked(case), inputs_of(case, **QUERY)
-    train, features = (original_features(case, batch, taps) for batch in (inputs_of(case, batch=64, seed=5), inputs))
+    training = inputs_of(case, batch=TRAIN, seed=5)
+    train, features = (original_features(case, batch, taps) for batch in (training, inputs))
     labels = np.arange(len(train)) % CLASSES
     near, squared = (
         np.stack([oracle(train[:, tap], labels, rows[:, tap]) for tap in range(len(taps))], axis=1)
         for rows in (train, features)
     )
     near *= factors(len(near))
-    distance = ((squared - near.mean(axis=0)) / near.std(axis=0)).mean(axis=1)
-    energy = by_hooks([model], plan, inputs)["energy"]
-    return {"distance": distance, "energy": real(case, energy, inputs), "squared": squared}
+    energy = real(case, by_hooks([model], plan, inputs)["energy"], inputs)
+    if (lengths := lengths_of(case, training)) is None:
+        distance = ((squared - near.mean(axis=0)) / near.std(axis=0)).mean(axis=1)
+        return {"distance": distance, "energy": energy, "squared": squared}
+    tokens, logs = lengths_of(case, inputs), np.log(lengths)
+    distance = by_lines(near, lengths, squared, tokens)
+    deviation = (np.log(tokens) - logs.mean()) / logs.std()
+    return {"distance": distance, "energy": energy, "squared": squared, "length_deviation": deviation}
 
 
 def original_features(case: str, inputs: dict[str, torch.Tensor], taps: tuple[str, ...]) -> np.ndarray:
@@ -303,10 +362,8 @@ BACKENDS = {"torch": 1e-5, "onnxruntime": 5e-6, "openvino": 5e-6}
 """Largest difference between an input's score alone and in a batch."""
 
 
-def test_backends_match_the_oracle_alone_and_in_a_batch(
-    measured: tuple[str, Bundle, Density],
-) -> None:
-    """Distance and energy."""
+def test_backends_match_the_oracle_alone_and_in_a_batch(measured: tuple[str, Bundle, Density]) -> None:
+    """Distance, energy and the deviation of the length."""
     case, bundle, density = measured
     inputs, wanted = inputs_of(case, **QUERY), expected(case, density.taps)
     squared = squared_distances(density, original_features(case, inputs, density.taps))
@@ -315,13 +372,14 @@ def test_backends_match_the_oracle_alone_and_in_a_batch(
         with hydrant.load(bundle, backend) as predictor:
             prediction = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
             assert_mates_change_nothing(predictor, case, apart)
-        for name in ("distance", "energy"):
+        assert (prediction.length_deviation is None) == ("length_deviation" not in wanted)
+        for name in wanted.keys() - {"squared"}:
             rows = real(case, getattr(prediction, name), inputs)
-            np.testing.assert_allclose(rows, wanted[name], rtol=0, atol=2e-5, err_msg=f"{backend} {name}")
+            np.testing.assert_allclose(rows, wanted[name], rtol=2e-5, atol=2e-5, err_msg=f"{backend} {name}")
 
 
 def assert_mates_change_nothing(predictor: hydrant.Predictor, case: str, apart: float) -> None:
-    """Other inputs of a batch and their padding change no distance and no energy."""
+    """Other inputs of a batch and their padding change no distance, energy or length."""
     arrays = {name: tensor.numpy() for name, tensor in inputs_of(case, batch=3, seed=2).items()}
     together = predictor.predict(arrays)
     for row in range(3):
@@ -330,7 +388,7 @@ def assert_mates_change_nothing(predictor: hydrant.Predictor, case: str, apart: 
         prediction = predictor.predict(
             alone if tokens is None else {name: each[tokens][None] for name, each in alone.items()}
         )
-        for name in ("distance", "energy"):
+        for name in ("distance", "energy", *["length_deviation"] * (together.length_deviation is not None)):
             one, among = getattr(prediction, name)[0], getattr(together, name)[row]
             among = among[tokens[0]] if among.ndim else among
             message = f"{predictor.backend} row {row} {name}"
@@ -338,14 +396,14 @@ def assert_mates_change_nothing(predictor: hydrant.Predictor, case: str, apart: 
 
 
 def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
-    bundle, density = with_density("bert", tmp_path / "out", rank=6)
+    bundle, density = with_density("bert", tmp_path / "out", rank=6, constant=True)
     assert density.to_json()["rank"] == 6
-    inputs, labels = make_inputs("bert", batch=6, seed=9), np.arange(64) % CLASSES
+    inputs, labels = make_inputs("bert", batch=6, seed=9), np.arange(TRAIN) % CLASSES
     ensemble = hydrant.load_ensemble(bundle)
     with torch.inference_mode():
         train, features = (
             ensemble.features(density.taps, **tensors)[1].double().numpy()
-            for tensors in (make_inputs("bert", batch=64, seed=5), inputs)
+            for tensors in (inputs_of("bert", batch=TRAIN, seed=5), inputs)
         )
     rows = zip(train, features, density.whitening.astype(np.float64), strict=True)
     squared = np.stack([in_subspace(before, labels, after, to) for before, after, to in rows], axis=1)
@@ -356,6 +414,25 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
         np.testing.assert_allclose(prediction.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
+
+
+def test_traced_texts_have_a_distance_by_length(tmp_path: Path) -> None:
+    bundle, density = with_density("bert", tmp_path / "out", traced=True)
+    inputs, ensemble, labels = inputs_of("bert", **QUERY), load_reference(bundle), np.arange(TRAIN) % CLASSES
+    training = inputs_of("bert", batch=TRAIN, seed=5)
+    with torch.inference_mode():
+        train, features = (ensemble.features(density.taps, **each)[1].double().numpy() for each in (training, inputs))
+    near, squared = (
+        np.stack([oracle(before, labels, after) for before, after in zip(train, rows, strict=True)], axis=1)
+        for rows in (train, features)
+    )
+    lengths, tokens = (lengths_of("bert", each) for each in (training, inputs))
+    expected = by_lines(near * factors(TRAIN), lengths, squared, tokens)
+    for backend, apart in BACKENDS.items():
+        with hydrant.load(bundle, backend) as predictor:
+            distance = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()}).distance
+            assert_mates_change_nothing(predictor, "bert", apart)
+        np.testing.assert_allclose(distance, expected, rtol=1e-4, atol=1e-4, err_msg=backend)
 
 
 NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}
@@ -371,10 +448,7 @@ def run_narrow(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndar
     return dict(zip(("distance", "energy"), session.run(["distance", "energy"], arrays), strict=True))
 
 
-def test_the_head_is_put_on_graphs_of_half_precision(
-    measured: tuple[str, Bundle, Density],
-    tmp_path: Path,
-) -> None:
+def test_the_head_is_put_on_graphs_of_half_precision(measured: tuple[str, Bundle, Density], tmp_path: Path) -> None:
     """Classes alternate between both precisions."""
     case, bundle, density = measured
     precision: hydrant.metrics.gates.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
@@ -391,8 +465,8 @@ def test_the_head_is_put_on_graphs_of_half_precision(
     onnx.save(model, tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == path.read_bytes()
     with_distance(model, bundle.architecture(), None)
-    assert not [node for node in model.graph.node if node.name.startswith("distance")]
-    assert not [tensor for tensor in model.graph.initializer if tensor.name.startswith("distance")]
+    parts = (*model.graph.node, *model.graph.initializer, *model.graph.output)
+    assert not [part.name for part in parts if part.name.startswith(("distance", "length"))]
 
 
 @pytest.mark.parametrize("measured", ["bert"], indirect=True)
@@ -412,6 +486,9 @@ def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bund
         (b"nonsense", "density"),
         (Density((*density.taps[:-1], "last.9"), **arrays).to_bytes(own), r"last\.9"),
         (changed(scale=0 * density.scale), "scale"),
+        (changed(scale_slope=-density.scale), "scale"),
+        (header.replace(b'\\"schema\\": 2', b'\\"schema\\": 1'), "tensors"),
+        (header.replace(b'\\"schema\\": 2', b'\\"schema\\": 3'), "newest hydrant-uq"),
         (changed(means=np.nan * density.means), "means"),
         (changed(whitening=density.whitening[..., :4]), "means"),
         (changed(whitening=density.whitening[0]), "whitening"),

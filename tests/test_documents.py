@@ -130,7 +130,8 @@ def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]])
         done.add(tuple(words))
         added = [] if "--fast" in words else SHORTER.get(words[1], [])  # --fast excludes --epochs
         ran = run_cli(*words[1:], *(added if not set(added) & set(words) else []), cwd=place, timeout=600)
-        assert ran.returncode == 0, f"{words}\n{ran.stdout}\n{ran.stderr}"
+        passed = ran.returncode == 0 or (words[1], ran.returncode) == ("drift", 1)  # an alarm
+        assert passed, f"{words}\n{ran.stdout}\n{ran.stderr}"
 
 
 def test_commands_and_python_blocks_run_in_the_order_of_the_pages(own_model: Path) -> None:

@@ -55,9 +55,6 @@ def test_systematic_plans_within_a_budget_and_among_other_methods(bert_checkpoin
     assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))
 
 
-# Dropout
-
-
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.floats(0.01, 0.99), st.integers(0, 99), st.data())
 def test_every_layer_keeps_a_head_and_the_trunk_all(
     members: int, layers: int, heads: int, rate: float, seed: int, data: st.DataObject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import math
@@ -16,6 +17,7 @@ import pytest
 from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import Calibration, Histogram, Rate, TrafficReference, binned
 from hydrant.calib.decisions.thresholds import LEVELS, bin_edges
+from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.monitoring.drift_monitor import Watch
 from hydrant.monitoring.drift_statistics import (
@@ -101,7 +103,6 @@ def test_the_evidence_is_the_mixture_written_out(decided: list[bool], cut: int) 
     test = RateTest(4, 60, level * (1 + 1e-9))
     for each in decided:
         test.update(np.array([each]))
-    assert test.change is not None
     assert test.change.seen == first
 
 
@@ -125,7 +126,6 @@ def test_power_against_ten_percent_of_strange_inputs(clean: int, slowest: int) -
     for _ in range(40):
         test = RateTest(120, 3000, 0.005)
         test.update(np.concatenate([rng.random(clean) < 0.04, rng.random(3000) < 0.11]))
-        assert test.change is not None
         assert test.change.share > test.change.usual
         if test.change.seen > clean:
             delays.append(test.change.seen - clean)
@@ -199,9 +199,6 @@ def test_values_that_depend_on_each_other_do_not_alarm_by_that() -> None:
     assert raised <= 15
 
 
-# --- bundles and logs -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def bundle(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drift")
@@ -218,7 +215,6 @@ def texts(count: int, seed: int, folder: Path) -> list[str]:
 
 def test_the_reference_is_what_the_predictor_says_of_the_same_examples(bundle: Path, tmp_path: Path) -> None:
     reference = Calibration.of(Bundle.open(bundle)).reference
-    assert reference is not None
     with load(bundle, "onnxruntime") as predictor:
         traffic = observed(predictor.predict(texts(300, 0, tmp_path)), predictor.labels)
         assert reference.labels == {name: traffic.labels.get(name, 0) for name in predictor.labels}
@@ -275,6 +271,44 @@ def test_drift_of_a_log(bundle: Path, logs: dict[str, Path]) -> None:
     assert (alarm.kind, alarm.name) == ("rate", "abstain")
     assert 190 <= alarm.since <= 215
     assert alarm.after == pytest.approx(0.5, abs=0.2)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_inputs_worth_labelling_calibrate_again(bundle: Path, ending: str, tmp_path: Path) -> None:
+    """Every form that `predict` writes is read, and a file to label that was filled in is data for `calibrate`."""
+    given = texts(120, 5, tmp_path)
+    given[7] = given[8] = "nobody said this before"
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*given, ""]))
+    log, label = tmp_path / f"log.{ending}", tmp_path / "label.csv"
+    arguments = ("--input", tmp_path / "in.jsonl", "--output", log, "--skip-invalid", "--probabilities")
+    assert run_cli("predict", bundle, *arguments).returncode == 0
+    report = drift(bundle, log, window=100, to_label=label, label_rows=40)
+    assert (report.inputs, report.failed) == (120, 1)
+    with label.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert report.to_label == len(rows)
+    whys = [row["why"] for row in rows]
+    assert [whys.count(why) for why in ("random", "unlike", "uncertain")] == [20, 10, 10]
+    assert {row["text"] for row in rows} <= set(given)
+    with load(bundle, "onnxruntime") as predictor:
+        distances = dict(zip(given, predictor.predict(given).arrays["distance"], strict=True))
+    drawn = {row["text"] for row in rows if row["why"] == "random"}
+    others = [row["text"] for row in rows if row["why"] == "unlike"]
+    assert others == sorted(set(given) - drawn, key=lambda text: -distances[text])[:10]
+    assert all(row["label"] == "" and row["predicted"] in "abcde" for row in rows)
+    with pytest.raises(InputError, match="label"):
+        calibrate(bundle, label)
+    with label.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows({**row, "label": row["predicted"]} for row in rows)
+    copy = shutil.copytree(bundle, tmp_path / "out")
+    calibrate(copy, label)
+    reference = Calibration.of(Bundle.open(copy)).reference
+    assert reference is not None
+    assert reference.inputs == len(rows)
+    with pytest.raises(InputError, match="no inputs"):
+        drift(bundle, [{"abstain": False, "out_of_distribution": False}], to_label=label)
 
 
 def test_the_command_reports_changes_with_status_one(bundle: Path, logs: dict[str, Path]) -> None:
@@ -340,7 +374,6 @@ def test_references_of_other_tasks(tmp_path: Path) -> None:
         with load(tmp_path / name) as predictor:
             reference = predictor.calibration.reference
             traffic = observed(predictor.predict(tensors), predictor.labels, predictor.calibration)
-        assert reference is not None
         assert set(reference.histograms) == set(traffic.scores)
         assert {key: rate.count for key, rate in reference.rates.items()} == {
             key: int(values.sum()) for key, values in traffic.decisions.items()
@@ -364,7 +397,6 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
         rows = predictor.rows(prediction)
         unread = predictor.predict(tokens)
         tensors = observed(unread, predictor.labels, predictor.calibration)
-    assert reference is not None
     assert reference.inputs == traffic.inputs == 200
     assert tensors == Observed(), "tensors have no words"
     assert not is_counted(unread)

@@ -16,7 +16,7 @@ from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_ma
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.report_tables import page
-from hydrant.evaluation.verdict import best_apart, verdicts
+from hydrant.evaluation.verdict import best_apart, headlines, verdicts
 from hydrant.runtime import Prediction
 from hydrant.tasks import TASKS
 
@@ -41,7 +41,7 @@ def model(name: str, **differences: tuple[float, ...]) -> ModelReport:
 def report(*models: ModelReport, resamples: int = 100) -> EvaluationReport:
     return EvaluationReport(
         data="test.csv", examples=6, ood=None, ood_examples=None, resamples=resamples, seed=0, corrupted=0, batch=None,
-        verdict=verdicts(models), models=list(models), files=[],
+        verdict=verdicts(models), models=list(models), files=[], headline=headlines(models, True),
     )  # fmt: skip
 
 
@@ -91,6 +91,37 @@ def test_verdict_names_a_competitor_without_a_temperature() -> None:
     for other in (replace(model("single", **better), temperature=1.2), model("single", nll=(0.02, 0.01, 0.03))):
         (verdict,) = verdicts([ours, other])
         assert "no temperature" not in verdict.sentence
+
+
+BETTER, WORSE, SAME = (-0.02, -0.03, -0.01), (0.02, 0.01, 0.03), (0.0, -0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("single", "control", "words"),
+    [
+        ({"nll": BETTER, "accuracy": SAME, "ood.distance.auroc": SAME, "fpr95": BETTER}, {},
+         ["improve NLL and OOD detection by entropy over", "No difference is shown in accuracy and OOD detection by"]),
+        ({"nll": SAME, "accuracy": BETTER, "ood.distance.auroc": SAME}, {},
+         ["show no gain over the single, and are worse in accuracy.", "--members 1"]),
+        ({"nll": BETTER, "member_nll": BETTER}, {}, ["improve NLL over", "train it further first"]),
+        ({"nll": BETTER, "member_nll": (-0.001, -0.002, -0.0005)}, {}, ["improve NLL over"]),
+        ({"nll": BETTER, "member_accuracy": WORSE}, {}, ["improve NLL over", "train it further first"]),
+        ({"nll": BETTER, "member_accuracy": WORSE}, {"accuracy": Figure(*SAME)}, ["improve NLL over"]),
+        ({"nll": SAME}, {"accuracy": Figure(*WORSE)}, ["no gain over", "--members 1", "train it further first"]),
+        ({"nll": (-0.02,)}, {}, ["without intervals"]),
+    ],
+)  # fmt: skip
+def test_headlines_say_what_the_members_add_to_the_single_model(
+    single: dict[str, tuple[float, ...]], control: dict[str, Figure], words: list[str]
+) -> None:
+    """The members alone have NLL .21, their ensemble .2; a control is stronger evidence than the members alone."""
+    ours = replace(model("ours"), figures={**FIGURES, "member_nll": Figure(0.21)})
+    models = [ours, replace(model("single", **single), kind="single")]
+    models += [replace(model("tuned"), kind="control", over_single=control)] * bool(control)
+    for wanted, sentence in zip(words, headlines(models, True), strict=True):
+        assert wanted in sentence
+    assert len(headlines([*models, model("other", nll=BETTER)], False)) <= 3
+    assert any("not measured" in each for each in headlines(models[:2], False)) or len(words) == 3
 
 
 def test_verdict_in_every_form_of_the_report() -> None:

@@ -18,7 +18,7 @@ import torch
 import transformers
 from environments import own_environment
 from PIL import Image
-from support import for_this_version, make_model, make_tokenizer, run_python, save_checkpoint
+from support import for_this_version, run_python, save_checkpoint
 
 FOLDER = Path(__file__).parents[1] / "examples"
 
@@ -104,9 +104,7 @@ def test_engine(tmp_path: Path, bundle: Path) -> None:
 
 
 def test_pairs(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    make_model("bert", num_labels=2).save_pretrained(folder)
-    make_tokenizer(tmp_path / "source").save_pretrained(folder)
+    folder = save_checkpoint(tmp_path / "model", labels=["LABEL_0", "LABEL_1"])
     table = tmp_path / "pairs.csv"
     rows = ["hello world,the world", "transfer money,hello", "what is the weather,weather today"] * 4
     table.write_text("text,second,label\n" + "".join(f"{row},LABEL_{i % 2}\n" for i, row in enumerate(rows)))

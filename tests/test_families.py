@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,7 @@ from hydrant.models.checkpoint import check_supported, load_model, load_processo
 from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of
 from hydrant.models.refusals import unsupported
 from PIL import Image
-from support import (
-    ALIASES,
-    TEXT_FAMILIES,
-    make_inputs,
-    make_model,
-    random_plan,
-)
+from support import ALIASES, TEXT_FAMILIES, fresh_python, make_inputs, make_model, named, random_plan
 from test_parity import assert_parity
 from token_support import make_tagger
 from torch.nn.utils import prune
@@ -49,14 +41,9 @@ def make_unigram(family: str) -> Any:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny RoBERTa by another name, with its tokenizer, as a Hugging Face folder."""
     folder = tmp_path_factory.mktemp("alias") / request.param
-    names = dict(enumerate("abcde"))
-    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
-    model.save_pretrained(folder)
+    make_model(request.param, **named("abcde")).save_pretrained(folder)
     make_unigram(request.param).save_pretrained(folder)
     return folder
-
-
-# RoBERTa by other names
 
 
 def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_path: Path) -> None:
@@ -92,8 +79,6 @@ def test_positions_are_resized_to_the_processor_s_image_size(family: str, tmp_pa
     with load(tmp_path / "out", "onnxruntime") as predictor:
         np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
 
-
-# Training
 
 DROPS = {"classifier_dropout": 0.3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.0}
 SLIM_DROPS = {"dropout": 0.2, "attention_dropout": 0.0, "seq_classif_dropout": 0.3}
@@ -144,9 +129,6 @@ def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
     assert not torch.allclose(logits, still, atol=1e-3), "it is there"
 
 
-# Refusals
-
-
 CONFIGS = {
     "DebertaV2ForSequenceClassification": ("deberta-v2", "--traced"),
     "XLMRobertaForQuestionAnswering": ("xlm-roberta", "XLMRobertaForSequenceClassification"),
@@ -178,7 +160,7 @@ def test_a_refusal_does_not_wait_for_pytorch(tmp_path: Path) -> None:
         "except SystemExit as end: status = end.code\n"
         "print(status, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    done = fresh_python(code)
     assert done.stdout.split() == ["2", "False", "False"], done.stdout
     assert done.stderr.startswith("hydrant: error: architecture DebertaV2ForSequenceClassification is not supported: ")
 

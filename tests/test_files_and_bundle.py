@@ -10,10 +10,7 @@ import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.bundle import store
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.staging import (
-    atomic_file,
-    check_replaceable,
-)
+from hydrant.bundle.staging import atomic_file, check_replaceable
 from hydrant.bundle.store import new_bundle
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError
@@ -46,9 +43,6 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     file.write_bytes(to_json_bytes(manifest if replaced is None else replaced))
 
 
-# Files
-
-
 def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     for name in ("a", "out/hydrant.json"):
@@ -72,9 +66,6 @@ def test_atomic_file_leaves_nothing_behind_when_interrupted(existing: dict[str, 
         handle.write(b"half")
         raise KeyboardInterrupt
     assert tree(tmp_path) == existing
-
-
-# Bundle
 
 
 def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> None:
@@ -130,14 +121,11 @@ def test_add_does_not_write_through_a_link_that_leaves_the_folder(tmp_path: Path
     assert tree(tmp_path / "elsewhere") == {}
 
 
-@pytest.mark.parametrize(
-    ("alter", "words"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5")), "was altered"),
-        (lambda path: path.write_bytes(b"{"), "has 1 bytes"),
-        (Path.unlink, "is not a file there"),
-    ],
-)
+@pytest.mark.parametrize(("alter", "words"), [
+    (lambda path: path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5")), "was altered"),
+    (lambda path: path.write_bytes(b"{"), "has 1 bytes"),
+    (Path.unlink, "is not a file there"),
+])  # fmt: skip
 def test_altered_file_is_refused(alter: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     alter(bundle.path / "calibration.json")
@@ -197,18 +185,15 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     assert not [path.name for path in bundle.path.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("edit", "named"),
-    [
-        (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
-        (lambda m: m.update(members=0), "members"),
-        (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
-        (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
-        (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
-        (lambda m: m.update(fusion={"adapted": {"a": {"rank": 0, "low_rank": True}}}), "rank"),
-        (lambda m: [m], "schema"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "named"), [
+    (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
+    (lambda m: m.update(members=0), "members"),
+    (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
+    (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
+    (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
+    (lambda m: m.update(fusion={"adapted": {"a": {"rank": 0, "low_rank": True}}}), "rank"),
+    (lambda m: [m], "schema"),
+])  # fmt: skip
 def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], named: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     edit_manifest(bundle.path, edit)

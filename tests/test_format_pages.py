@@ -16,7 +16,7 @@ import transformers
 from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate, export_onnx, fuse, save_bundle
 from safetensors import safe_open
 from safetensors.numpy import load_file
-from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
+from support import CLASSES, FAMILIES, feeds, make_model, random_plan
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -62,9 +62,9 @@ def calibrated(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A bundle of texts with a tokenizer, thresholds and prediction sets."""
     folder = tmp_path_factory.mktemp("calibrated") / "out"
     make("bert", folder, transformers.AutoTokenizer.from_pretrained(bert_checkpoint))
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40).items()}
-    labels = np.arange(40) % CLASSES
-    training = ({name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40, seed=1).items()}, labels)
+    inputs = feeds("bert", batch=120)
+    labels = np.arange(120) % CLASSES
+    training = (feeds("bert", batch=120, seed=1), labels)
     calibrate(folder, (inputs, labels), fit=training, abstain=Coverage(0.9), sets=Conformal(0.2))
     return Bundle.open(folder)
 
@@ -159,7 +159,11 @@ def test_tensors_of_the_weights(family: str, tmp_path: Path) -> None:
 
 
 def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
-    model = onnx.load(str(bundle.file("model.fp32.onnx")))
+    content = bundle.file("model.fp32.onnx").read_bytes()
+    model = onnx.load_from_string(content)
+    assert export_onnx(bundle, form=GraphForm(member_outputs=True)).read_bytes() == content, "not deterministic"
+    assert {node.domain for node in model.graph.node} == {""}
+    assert len({node.name for node in model.graph.node}) == len(model.graph.node)
     config = json.loads((bundle.path / "config.json").read_bytes())
     sizes = {"channels": config["channels"], "height": config["image_height"], "width": config["image_width"]}
     sizes |= {"classes": config["classes"], "members": MEMBERS}
@@ -179,7 +183,7 @@ def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
     wanted |= {"token_type_ids"} if bundle.family in ("bert", "electra") else set()
     assert found(model.graph.input) == {name: axes for name, axes in told("input").items() if name in wanted}
     outputs = told("output, always float32")
-    assert outputs.pop("distance") == ["batch"]
+    assert outputs.pop("distance") == outputs.pop("length_deviation") == ["batch"]
     assert found(model.graph.output) == outputs
     keys = set(quoted(table("graph.md", "key"))) - {"hydrant.density_sha256"}
     assert sorted(entry.key for entry in model.metadata_props) == sorted(keys)
@@ -191,8 +195,8 @@ def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     architecture = calibrated.architecture()
     with safe_open(calibrated.file("density.safetensors"), "np") as file:
         facts, tensors = json.loads(file.metadata()["density"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES, "r": architecture.width}
-    rows = table("bundle.md", "tensor", "density.safetensors")
+    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES, "r": architecture.width, "2": 2}
+    rows = [*table("bundle.md", "tensor", "density.safetensors"), *table("bundle.md", "tensor of a length")]
     told = {name: re.findall(r"\w", re.findall(r"\[([^\]]+)\]", row[1])[0]) for row in rows for name in quoted([row])}
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
         name: [sizes[axis] for axis in axes] for name, axes in told.items()
@@ -201,7 +205,7 @@ def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     assert set(facts) == {name for name in re.findall(r"`(\w+)`", page) if name in facts}
     assert facts["weights_sha256"] == calibrated.digests()["fused.safetensors"]
     model = onnx.load(str(calibrated.file("model.fp32.onnx")))
-    assert "distance" in {output.name for output in model.graph.output}
+    assert {"distance", "length_deviation"} < {output.name for output in model.graph.output}
     said = {entry.key: entry.value for entry in model.metadata_props}
     assert said["hydrant.density_sha256"] == calibrated.digests()["density.safetensors"]
     assert {tensor.name for tensor in model.graph.initializer if tensor.name.startswith("distance.")}

@@ -60,7 +60,6 @@ def measured_anew() -> float | None:
 def megabytes(name: str) -> float:
     """What this process takes, ``VmRSS``, or took at the most, ``VmHWM``."""
     match = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert match is not None
     return int(match[1]) / 1024
 
 

@@ -22,7 +22,6 @@ from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend
 from hydrant.runtime.backends.tensorrt import cuda
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
-from support import make_inputs
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 PROFILE = text_profile((1, 2, 4), (4, 8, 16), TEXT)
@@ -34,11 +33,6 @@ without_gpu = pytest.mark.skipif(this_gpu() is not None, reason="this machine ha
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that this machine has a GPU."""
     monkeypatch.setattr("hydrant.runtime.backends.backend_registry.this_gpu", lambda: "8.9")
-
-
-@pytest.fixture
-def inputs() -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
 
 
 @without_gpu

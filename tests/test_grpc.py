@@ -101,9 +101,6 @@ def test_any_message_is_read_or_raises_a_serve_error(noise: bytes, place: int) -
             read_message(REQUEST.FromString(raw))
 
 
-# The server
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     return fake_models(tmp_path, "m/1", "m/2")

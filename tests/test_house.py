@@ -19,17 +19,15 @@ FLOORS: list[dict[str, str]] = [
             label_encoding python_inputs data_files data_sources examples check_inputs corruptions
             fingerprints
         """,
-        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels rates scores spans timing",
     },
-    {
-        "tasks": "task classification multi_label regression token_classification __init__",
-    },
+    {"tasks": "task classification multi_label regression token_classification __init__"},
     {
         "bundle": """
             __init__ architecture strict_json manifest staging head_plan hub_download traced store
             calibration density_file data_overlap graphs original_check progress_checkpoint reports
             signature weights
-        """,
+        """
     },
     {
         "engines": "__init__ gpu metadata",
@@ -41,11 +39,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "build": "attention_patterns builder_options compiler engine_build __init__",
+        "build": "builder_options attention_patterns compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
             lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph
-            tokenizer_onnx graph_form dead_rows masked_writes half_precision traced_graph traced_islands traced_products
+            tokenizer_onnx graph_form dead_rows masked_writes traced_graph half_precision traced_islands traced_products
             exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
@@ -59,7 +57,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect offline.scoring
             offline.row_files offline.chunks offline.shard_parts offline.__init__ offline.input_stream
             offline.offline_run offline.ray_cluster offline.ray_engine prediction_counts
-        """,
+        """
     },
     {
         "calib": """
@@ -69,18 +67,18 @@ FLOORS: list[dict[str, str]] = [
             heads.objectives heads.masking heads.circuits heads.taylor heads.trials heads.choosing
             heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "__init__ drift_statistics drift_monitor drift_report",
+        "monitoring": "__init__ drift_statistics drift_monitor label_sample prediction_log drift_report",
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ dropout competitors
-            report metric_names observation model_reports baselines bisect classes drawing latency plots
-            verdict report_tables evaluator peak_memory polygraphy profiler verifier
+            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival
+            competitors report metric_names observation model_reports baselines bisect classes drawing
+            latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
-            serve_settings middleware oip service predict_routes grpc_front metrics rest page worker_stats
-            server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
+            serve_settings middleware oip service predict_routes grpc_front metrics rest page openapi
+            worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
             triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
@@ -88,8 +86,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "hub": "__init__ card_commands card_examples card_text card plain_config repository_files upload",
         "workflow": """
-            quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
-            digits_demo picture
+            quality explore data_splits recipe stage_summaries time_estimate workspace make_bundle
+            __init__ digits_data digits_demo picture
         """,
     },
     {

@@ -272,6 +272,22 @@ def test_a_copy_keeps_the_signature_and_inspect_reads_no_weights(hub: Hub, bundl
         hydrant.sign(located(NAME), tmp_path / "a.pem")
 
 
+def test_a_copy_to_serve_has_no_weights_and_is_signed_again(bundle: Path, tmp_path: Path) -> None:
+    maker = write_key(tmp_path / "a.pem", ec.generate_private_key(ec.SECP256R1()))
+    signed = shutil.copytree(bundle, tmp_path / "bundle")
+    hydrant.sign(signed, tmp_path / "a.pem")
+    copy = Path(hydrant.push(signed, to=tmp_path / "copy", serving=True)) / "hydrant"
+    gone = {path.name for path in signed.rglob("*")} - {path.name for path in copy.rglob("*")}
+    assert {"fused.safetensors", "hydrant.sig"} <= gone
+    assert_equal(answers(copy), answers(bundle))
+    assert inspect_bundle(copy)["problems"] == []
+    for verb in (lambda: hydrant.load(copy, "torch"), lambda: hydrant.load(copy, "onnxruntime", trust=maker)):
+        with pytest.raises(HydrantError, match=r"only predicts|not signed"):
+            verb()
+    hydrant.sign(copy, tmp_path / "a.pem")
+    assert_equal(answers(copy, trust=maker), answers(bundle))
+
+
 def test_a_folder_of_git_is_not_replaced_and_a_token_not_shown(hub: Hub, bundle: Path, tmp_path: Path) -> None:
     hydrant.push(bundle, to=tmp_path / "clone")
     (tmp_path / "clone" / ".git").mkdir()

@@ -25,12 +25,11 @@ from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan
+from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, random_plan
+from task_support import NAMES, Case, make_case
 from token_support import loss_with_gate
 
 MULTI_LABEL = "multi_label_classification"
-NAMES = ["greeting", "money", "weather"]
-WORDS = {"greeting": ["hello", "world"], "money": ["transfer", "money"], "weather": ["weather", "today"]}
 TEMPERATURES = (0.5, 1.0, 2.0, 0.8, 1.5)
 
 
@@ -41,41 +40,17 @@ def make_labeller(family: str = "bert", seed: int = 0, **settings: Any) -> Any:
     return model
 
 
-def write_table(path: Path, count: int, seed: int) -> Path:
-    """Texts whose words tell their labels, of which there may be none."""
-    rng, rows = np.random.default_rng(seed), []
-    for index in range(count):
-        on = [name for name in NAMES if rng.random() < 0.4]
-        words = [word for name in on for word in WORDS[name]] + ["what", "is", "the"] * (1 + index % 2)
-        rows.append(f"{' '.join(rng.permutation(words))},{'|'.join(on) or '[]'}")
-    path.write_text("\n".join(["text,label", *rows]) + "\n")
-    return path
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return make_case("multi_label", tmp_path_factory.mktemp("labels"), train=160, validation=120)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny multi-label BERT with its tokenizer."""
-    folder = tmp_path_factory.mktemp("labels") / "labeller"
-    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
-    make_labeller(num_labels=3, **names).save_pretrained(folder)
-    make_tokenizer(folder.parent / "source").save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    for seed, (name, count) in enumerate({"train": 160, "val": 120, "test": 100}.items()):
-        write_table(folder / f"{name}.csv", count, seed)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fused with a random plan, and exported."""
     folder = tmp_path_factory.mktemp("bundle") / "out"
-    plan = hydrant.plan_heads(checkpoint, method="random", keep=2)
-    hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
+    plan = hydrant.plan_heads(case.checkpoint, method="random", keep=2)
+    hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), folder, load_processor(case.checkpoint, "text"))
     hydrant.export_onnx(folder, form=GraphForm(member_outputs=True))
     return folder
 
@@ -84,12 +59,6 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(bundle: Path, tmp_path: Path) -> Path:
     """A copy for those who change it."""
     return Path(shutil.copytree(bundle, tmp_path / "own"))
-
-
-# What the configuration says
-
-
-# Against the oracle
 
 
 def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -126,12 +95,9 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
             np.testing.assert_array_equal(prediction.assigned, prediction.probabilities > 0.5)
 
 
-# The bundle and the graph
-
-
-def test_low_precision_follows_the_reference(own: Path, data: Path) -> None:
+def test_low_precision_follows_the_reference(own: Path, case: Case) -> None:
     hydrant.export_onnx(own, "fp16")
-    report = hydrant.verify(own, data=data / "train.csv", reading=Reading(examples=100))
+    report = hydrant.verify(own, data=case.train, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"label flips", "max |Δ label entropy|", "max |Δ label mutual information|"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
@@ -158,13 +124,11 @@ def test_a_calibration_of_labels_is_read_again_and_checked(own: Path) -> None:
             written(**changes)
 
 
-# Predicting
-
-
-def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
+def test_predictions_of_texts(bundle: Path, case: Case) -> None:
     texts = ["hello money", "what is the weather", "transfer"]
-    tensors = dict(transformers.AutoTokenizer.from_pretrained(checkpoint)(texts, padding=True, return_tensors="pt"))
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case.checkpoint)
+    tensors = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(case.checkpoint)
     expected = oracle.labels([model], hydrant.Bundle.open(bundle).plan(), tensors)
     with hydrant.load(bundle) as predictor:
         prediction = predictor.predict(texts)
@@ -186,9 +150,6 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
         assert "error" in failed.rows(predictor.labels)[1]
 
 
-# Data
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=8))
 def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
@@ -197,7 +158,6 @@ def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
     inputs = ["x"] * len(matrix)
     for form in (matrix, lists, [json.dumps(row) for row in lists], [[int(on) for on in row] for row in matrix]):
         read_labels = read_examples((inputs, form), names, task="multi_label").labels
-        assert read_labels is not None
         assert read_labels.tolist() == matrix
 
 
@@ -209,26 +169,19 @@ def test_labels_from_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b", "c"]), y=np.array(expected, np.int64))
     for name in ("data.csv", "data.jsonl", "data.npz"):
         read_labels = read_examples(tmp_path / name, names, task="multi_label").labels
-        assert read_labels is not None
         assert read_labels.tolist() == expected, name
 
 
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ("one|four", "label 'four' at .* row 2 is not a class of the model"),
-        ("[one]", r"label '\[one\]' at .* row 2"),
-        ("", r"row 2; .*\[\]"),
-        ("one|one", r"'one\|one' at .* row 2"),
-    ],
-)
+@pytest.mark.parametrize(("label", "message"), [
+    ("one|four", "label 'four' at .* row 2 is not a class of the model"),
+    ("[one]", r"label '\[one\]' at .* row 2"),
+    ("", r"row 2; .*\[\]"),
+    ("one|one", r"'one\|one' at .* row 2"),
+])  # fmt: skip
 def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(f"text,label\na,one\nb,{label}\n")
     with pytest.raises(InputError, match=message):
         read_examples(tmp_path / "data.csv", ["one", "two", "three"], task="multi_label")
-
-
-# Plans and tuning
 
 
 def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
@@ -265,12 +218,12 @@ def test_the_loss_is_transformers_own() -> None:
     torch.testing.assert_close(ensemble.classifier.weight.grad[0].T, last, rtol=1e-3, atol=1e-5)
 
 
-def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_tuning_lowers_the_loss(bundle: Path, case: Case, tmp_path: Path) -> None:
     how = Jointly(epochs=2, learning_rate=0.003, unfreeze=True)
-    report = tune(bundle, data / "train.csv", how, validation=data / "val.csv", output=tmp_path / "tuned")
+    report = tune(bundle, case.train, how, validation=case.validation, output=tmp_path / "tuned")
     assert report.nll_after < report.nll_before
     with hydrant.load(tmp_path / "tuned", "torch") as predictor:
-        examples = read_examples(data / "val.csv", NAMES, task="multi_label")
+        examples = read_examples(case.validation, NAMES, task="multi_label")
         prediction = predictor.predict(examples.inputs)
     assert examples.labels is not None
     assert prediction.member_probabilities is not None

@@ -65,7 +65,7 @@ def test_exported_graphs_return_logits_and_backends_do_not(name: str, tmp_path: 
         with load(bundle.path, "onnxruntime", precision=precision) as predictor:
             assert "logits" not in predictor._running.outputs
             after = predictor.predict(inputs)
-        assert list(after.to_dict()) == [key for key in before.to_dict() if key not in ("words", "offsets")]
+        assert list(after.arrays) == [key for key in before.arrays if key not in ("words", "offsets")]
         real = np.ones(after.logits.shape[:1], bool) if after.mask is None else after.mask
         assert np.isnan(after.logits[~real]).all(), "padding"
         if precision == "fp32":

@@ -149,8 +149,7 @@ def test_adapters_bring_the_classifier_of_a_base_model_without_one(family: str, 
 
 
 @pytest.mark.parametrize(
-    ("family", "saved", "name"),
-    [("bert", ["classifier"], "bert.pooler.dense.bias"), ("vit", None, "classifier.bias")],
+    ("family", "saved", "name"), [("bert", ["classifier"], "bert.pooler.dense.bias"), ("vit", None, "classifier.bias")]
 )
 def test_missing_weights_are_rejected(family: str, saved: list[str] | None, name: str, tmp_path: Path) -> None:
     base: Any = make_model(family).base_model

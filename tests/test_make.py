@@ -28,6 +28,7 @@ from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from support import save_checkpoint
 
 MODULE = sys.modules["hydrant.workflow.make_bundle"]  # the function has the same name
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
@@ -127,7 +128,7 @@ def test_the_bundle_is_complete(finished: Any) -> None:
         "out", "out", str(finished.bundle),
     )  # fmt: skip
     assert "seconds" not in json.dumps(report), "not reproducible"
-    assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "verify", "evaluate"]
+    assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "single", "verify", "evaluate"]
     assert [path.name for path in finished.bundle.parent.iterdir()] == ["out"]
     with hydrant.load(finished.bundle, "onnxruntime") as predictor:
         p = predictor.predict(["hello world", "money money"])
@@ -152,10 +153,43 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
     assert digests(out) == digests(finished.bundle)
     measured = parts.reporting, parts.unknown_reporting
     report = hydrant.evaluate(out, *measured, compare=[bert_checkpoint], figures=hydrant.Figures(bootstrap=0))
-    mine, theirs = report.to_json()["models"], finished.stages["evaluate"]["models"]
-    for one, other in zip(mine, theirs, strict=True):
+    mine, (bundle, rival, bare) = report.to_json()["models"], finished.stages["evaluate"]["models"]
+    for one, other in zip(mine, (bundle, bare), strict=True):
         assert one["figures"]["accuracy"]["value"] == other["figures"]["accuracy"]["value"]
-    assert mine[0]["decisions"] == theirs[0]["decisions"]
+        assert one["figures"]["nll"]["value"] == other["figures"]["nll"]["value"]
+    assert mine[0]["decisions"] == bundle["decisions"]
+    recipe = Recipe(members=1)
+    single = make_small(tables, bert_checkpoint, tmp_path / "single", recipe=recipe).stages["evaluate"]["models"][0]
+    assert (single["temperature"], single["decisions"]) == (rival["temperature"], rival["decisions"])
+    for name, value in single["figures"].items():
+        assert value == rival["figures"][name], name
+
+
+def test_the_rival_is_gone_with_other_data_or_another_checkpoint(
+    finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    def compared(bundle: Path, checkpoint: Path) -> list[str]:
+        report = hydrant.evaluate(bundle, tables["test"], compare=[checkpoint], figures=hydrant.Figures(bootstrap=0))
+        return [model.kind for model in report.models]
+
+    out = shutil.copytree(finished.bundle, tmp_path / "out")
+    assert compared(out, bert_checkpoint) == ["bundle", "single", "checkpoint"]
+    other = save_checkpoint(tmp_path / "other", seed=1)
+    assert compared(out, other) == ["bundle", "checkpoint"]
+    hydrant.calibrate(out, tables["validation"])
+    assert compared(out, bert_checkpoint) == ["bundle", "checkpoint"]
+
+
+def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-3, control=True)
+    report = make_small(tables, bert_checkpoint, tmp_path / "out", recipe=recipe)
+    models = report.stages["evaluate"]["models"]
+    assert [model["kind"] for model in models] == ["bundle", "single", "checkpoint", "control", "control"]
+    for model in models[3:]:
+        tuned = Bundle.open(tmp_path / "out.control" / model["name"])
+        assert tuned.has("density.safetensors")
+        frozen = tuned.manifest["fusion"]["tuned"]["settings"]["frozen"]
+        assert frozen == (0 if "whole" in model["name"] else Bundle.open(report.bundle).plan().fork)
 
 
 @given(
@@ -206,7 +240,7 @@ def test_data_to_judge_by_that_were_trained_on_are_refused(
 def test_thresholds_that_no_data_can_show_are_refused_before_any_work(
     targets: dict[str, Any], words: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
-    recipe = Recipe(members=2, budget=1.2, fast=True, **targets)
+    recipe = Recipe(members=2, budget=1.2, **targets)
     with pytest.raises(InputError, match=words + r" examples, .*27 .*validation\.csv"):
         make(bert_checkpoint, tables["train"], tables["validation"], output=tmp_path / "out", recipe=recipe)
     assert list(tmp_path.iterdir()) == []
@@ -232,11 +266,11 @@ def test_an_interrupted_call_resumes(
         assert ("untuned" in left) == (stop not in ("calibrate", "evaluate"))
         assert any(".part" in name for name in left) == (stop == "within the tuning")
     shutil.copytree(stopped / STOPS[-1], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(InputError, match="data, seed"):
+    with pytest.raises(InputError, match="other seed;"):
         make_small(tables, bert_checkpoint, tmp_path / "out", seed=1)
     said: list[str] = []
     report = make_small(tables, bert_checkpoint, tmp_path / "out", say=said.append)
-    assert [line.split()[0] for line in said] == list(finished.stages)
+    assert [line.split()[0] for line in said] == list(finished.stages), "no estimate of finished stages"
     assert digests(report.bundle) == digests(finished.bundle)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -339,7 +373,7 @@ def test_members_that_lose_too_much_are_planned_and_tuned_again(
 def test_circuits_are_searched_on_the_data_that_choose(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
-    recipe = Recipe(members=2, budget=1.2, method="circuit,random", fast=True)
+    recipe = Recipe(members=2, budget=1.2, method="circuit,random")
     job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
     parts = job.read(tables["train"], tables["validation"], tables["ood"], None, None)
     job._plan(tmp_path / "plan.json", parts, to_tune=True)

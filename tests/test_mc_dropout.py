@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.evaluation.dropout import DropoutPasses, DropoutSpec, dropout_spec
 from hydrant.models.family_registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
-from support import make_inputs, make_model
+from support import feeds, make_inputs, make_model, named
 
 RATES: dict[str, dict[str, Any]] = {
     "bert": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1},
@@ -53,7 +53,7 @@ def test_passes_are_those_of_transformers_in_training_mode(family: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "vit"])
 def test_neither_batch_mates_nor_threads_of_the_caller_change_a_score(family: str) -> None:
     """Batch, order and padding change no bit; another seed or input changes the masks."""
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=5).items()}
+    inputs = feeds(family, batch=5)
     runs = backend(family, 6)
     torch.manual_seed(3)
     before = torch.rand(1)
@@ -88,8 +88,7 @@ def test_a_checkpoint_without_dropout_is_refused(text_bundle: Path, vit_checkpoi
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     shutil.copytree(text_bundle / "processor", tmp_path / "still", dirs_exist_ok=True)
     data = (["hello world", "the money"], ["a", "b"])
-    make_model("bert", **still, id2label=dict(enumerate("abcde")), label2id={n: i for i, n in enumerate("abcde")}
-               ).save_pretrained(tmp_path / "still")  # fmt: skip
+    make_model("bert", **still, **named("abcde")).save_pretrained(tmp_path / "still")
     with pytest.raises(InputError, match=r"still has dropout rates of zero.*hydrant plan --method dropout"):
         evaluate(text_bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
     with pytest.raises(InputError, match="different classes: LABEL_0"):

@@ -44,9 +44,6 @@ def tiny(form: str, seed: int = 0) -> Any:
     return make_model("modernbert", seed=seed, **FORMS[form])
 
 
-# Parity with the hooked original
-
-
 @pytest.mark.parametrize(
     ("form", "separate"), [*((form, False) for form in FORMS), ("first", True), ("every-bias", True)]
 )
@@ -70,9 +67,6 @@ def test_invalid_rewrites_are_omitted_and_reported(tmp_path: Path) -> None:
     assert {"fork-heads", "fold-norms", "fold-softmax-scale", "fold-value-bias"} == done["every-bias"]
     assert {"drop-key-bias", "absorb-keys"} <= set(reasons["first"])
     assert {"drop-key-bias", "absorb-keys", "pooled-token"} <= set(reasons["every-bias"])
-
-
-# Positions, windows, padding
 
 
 def test_angles_are_those_of_the_original_to_the_longest_text() -> None:
@@ -117,9 +111,6 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
         np.testing.assert_allclose(padded[lowering].run(["probabilities"], long)[0], expected, atol=1e-5)
 
 
-# Precisions
-
-
 @pytest.mark.parametrize("make", [make_model, make_tagger])
 @pytest.mark.parametrize(("precision", "lowering"), [("fp16", "grouped"), ("bf16", "unrolled")])
 def test_half_precision_is_as_good_as_pytorch(make: Any, precision: Any, lowering: Any, tmp_path: Path) -> None:
@@ -148,13 +139,9 @@ def test_a_gate_beyond_fp16_is_an_island(tmp_path: Path) -> None:
     plan, inputs = random_plan("modernbert", 2), make_inputs("modernbert")
     save_bundle(fuse(model, plan), tmp_path / "out", tensors_only=True)
     made = export(tmp_path / "out", "fp16")
-    assert made.islands is not None
     assert "layers.1.mlp.gated" in made.islands.values
     expected = oracle.ensemble([model], plan, inputs)["probabilities"]
     np.testing.assert_allclose(run_onnx(made.path, inputs)["probabilities"], expected, atol=3e-3)
-
-
-# Cost
 
 
 @pytest.mark.parametrize("form", ["first", "every-bias"])
@@ -171,20 +158,14 @@ def test_cost_is_that_of_the_graph(form: str, tmp_path: Path) -> None:
         assert counts == (figures.flops, figures.parameters, figures.bytes)
 
 
-# Refusals
-
-
 SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("mlp_dropout", 0.1),
-        ("layer_types", ["full_attention"]),
-        ("rope_parameters", {"full_attention": SCALED, "sliding_attention": SCALED}),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("mlp_dropout", 0.1),
+    ("layer_types", ["full_attention"]),
+    ("rope_parameters", {"full_attention": SCALED, "sliding_attention": SCALED}),
+])  # fmt: skip
 def test_unsupported_settings_are_rejected(name: str, value: Any) -> None:
     model = make_model("modernbert")
     setattr(model.config, name, value)

@@ -251,9 +251,6 @@ def counts_of(reporter: Reporter) -> Any:
     return json.loads(reporter.answer("/stats", "", None)[0])
 
 
-# --- the record -------------------------------------------------------------------------------------------------------
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -384,9 +381,6 @@ def test_a_full_disk_leaves_no_partial_line(
     assert f"cannot record in {path}: No space left on device" in record.getMessage()
 
 
-# --- spans ------------------------------------------------------------------------------------------------------------
-
-
 def test_requests_and_batches_have_spans_with_a_tracer_provider(
     bundle: Path,  # noqa: F811
     strange: list[str],
@@ -413,7 +407,6 @@ def test_requests_and_batches_have_spans_with_a_tracer_provider(
     assert sum((each.attributes or {}).get("hydrant.batch_size", 0) for each in finished) == len(strange)  # type: ignore[misc]
     request, missing, grpc = (each for each in finished if each.name != "run a batch")
     assert f"{request.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
-    assert request.attributes is not None
     wanted = {"hydrant.model": bundle.name, "hydrant.inputs": len(strange), "hydrant.abstain": len(strange)}
     assert wanted.items() <= request.attributes.items()
     statuses = [(each.attributes or {})["http.response.status_code"] for each in (request, missing)]
@@ -421,9 +414,6 @@ def test_requests_and_batches_have_spans_with_a_tracer_provider(
     assert grpc.end_time - grpc.start_time == 250_000_000  # type: ignore[operator]
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert tracer() is None
-
-
-# --- the service ------------------------------------------------------------------------------------------------------
 
 
 def test_a_service_watches_its_predictions_and_alarms_once(
@@ -454,7 +444,6 @@ def test_a_service_watches_its_predictions_and_alarms_once(
             assert client.get("/stats").json()["models"][0]["drift"]["alarms"][0]["name"] == "abstain"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert process.stderr is not None
         lines = process.stderr.read().splitlines()
         assert len([line for line in lines if "abstention rate" in line]) == 1, lines
     rows = rows_of(record)

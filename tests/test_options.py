@@ -14,56 +14,36 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import hydrant
 import pytest
-from hydrant import (
-    Budget,
-    Circuit,
-    Conformal,
-    Coverage,
-    FalseAlarm,
-    Figures,
-    GraphForm,
-    HydrantError,
-    Jointly,
-    PerMember,
-    Reading,
-    Recipe,
-    Risk,
-    Taylor,
-    TensorRT,
-    TensorRTForRTX,
-    Timing,
-)
 from hydrant.cli.main import COMMANDS, FIRST, main, parse
 from hydrant.cli.renamed import PYTHON_ONLY, RENAMED
 from hydrant.cli.shared import read_options
+from support import fresh_python
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: Reading(batch_size=0), "batch_size"),
-        (lambda: Taylor("luck"), "luck"),
-        (Circuit, "ood"),
-        (lambda: Budget(math.nan), "nan"),
-        (lambda: Coverage(1.5), "coverage"),
-        (lambda: Risk(0), "risk"),
-        (lambda: Recipe(members=1), "members"),
-        (lambda: Recipe(fast=True, epochs=7), "epochs = 7"),
-        (lambda: Recipe(method="taylor,dropout,random"), "dropout"),
-        (lambda: FalseAlarm(score="luck"), "luck"),
-        (lambda: Conformal(0.1, "raps"), "raps"),
-        (lambda: Jointly(learning_rate=0), "learning_rate"),
-        (lambda: PerMember(keep_separate="heads"), "heads"),
-        (lambda: Figures(corrupted=7), "corrupted"),
-        (lambda: GraphForm(lowering="flat"), "flat"),
-        (lambda: Timing(batch=[0]), "batch"),
-        (lambda: TensorRT(workspace=2**50), "1048576"),
-        (lambda: TensorRTForRTX(optimization_level=9), "'9'"),
-    ],
-)
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda: hydrant.Reading(batch_size=0), "batch_size"),
+    (lambda: hydrant.Taylor("luck"), "luck"),
+    (hydrant.Circuit, "ood"),
+    (lambda: hydrant.Budget(math.nan), "nan"),
+    (lambda: hydrant.Coverage(1.5), "coverage"),
+    (lambda: hydrant.Risk(0), "risk"),
+    (lambda: hydrant.Recipe(members=0), "members"),
+    (lambda: hydrant.Recipe(members=1, epochs=7), "epochs = 7"),
+    (lambda: hydrant.Recipe(method="taylor,dropout,random"), "dropout"),
+    (lambda: hydrant.FalseAlarm(score="luck"), "luck"),
+    (lambda: hydrant.Conformal(0.1, "raps"), "raps"),
+    (lambda: hydrant.Jointly(learning_rate=0), "learning_rate"),
+    (lambda: hydrant.PerMember(keep_separate="heads"), "heads"),
+    (lambda: hydrant.Figures(corrupted=7), "corrupted"),
+    (lambda: hydrant.GraphForm(lowering="flat"), "flat"),
+    (lambda: hydrant.Timing(batch=[0]), "batch"),
+    (lambda: hydrant.TensorRT(workspace=2**50), "1048576"),
+    (lambda: hydrant.TensorRTForRTX(optimization_level=9), "'9'"),
+])  # fmt: skip
 def test_option_types_refuse_values_by_name(make: Callable[[], Any], name: str) -> None:
-    with pytest.raises(HydrantError, match=re.escape(name)):
+    with pytest.raises(hydrant.HydrantError, match=re.escape(name)):
         make()
 
 
@@ -93,7 +73,7 @@ def test_an_option_is_its_parameter() -> None:
     """Name, type, default, choices and help come from the signature and the docstring."""
     options = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
     assert (options.bundle, options.data, options.risk) == ("out", "x.csv", 0.25)
-    assert read_options(options) == Reading(batch_size=7)
+    assert read_options(options) == hydrant.Reading(batch_size=7)
     assert not hasattr(options, "coverage"), "omitted options keep the verb's default"
 
 
@@ -101,14 +81,14 @@ def test_former_options_work_or_name_their_replacement(capsys: pytest.CaptureFix
     options = parse(
         ["evaluate", "out", "--data", "x.csv", "--text-column", "query", "--examples=9", "--batch-size", "7"]
     )
-    assert read_options(options) == Reading(text="query", examples=9, batch_size=7)
+    assert read_options(options) == hydrant.Reading(text="query", examples=9, batch_size=7)
     warned = capsys.readouterr().err
     assert [flag for flag in RENAMED if flag in warned] == ["--text-column", "--examples", "--batch-size"]
     for command, places in PYTHON_ONLY.items():
         for place, flags in places.items():
             module, _, name = place.rpartition(".")
             for flag in flags:
-                with pytest.raises(HydrantError, match=flag) as refused:
+                with pytest.raises(hydrant.HydrantError, match=flag) as refused:
                     parse([command, "out", flag, "1"])
                 if module:
                     [parameter] = re.findall(r"\((\w+)=…\)", str(refused.value))
@@ -155,7 +135,7 @@ def loaded(*words: str) -> set[str]:
         "except SystemExit: pass\n"
         "print('\\n'.join(sys.modules), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    done = fresh_python(code)
     return set(done.stderr.split())
 
 
@@ -165,7 +145,7 @@ HEAVY = {"torch", "transformers", "datasets", "onnx", "onnxruntime", "openvino",
 @pytest.mark.parametrize("words", [["--help"], []])
 def test_overview_shows_six_commands_first_and_imports_no_subcommand(words: list[str]) -> None:
     code = f"import sys; from hydrant.cli.main import main; main({words})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    done = fresh_python(code)
     assert (done.returncode, not done.stdout) == ((0, False) if words else (2, True))
     first, _, more = (done.stdout or done.stderr).partition("more commands:")
     assert re.findall("^  ([a-z]+)  ", first, flags=re.M) == list(FIRST)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
+from hydrant import Bundle, Figures, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import make_model, make_tokenizer, random_plan
 from test_calibrate import write_texts
 from test_tune import sentences
 
@@ -22,16 +22,13 @@ from test_tune import sentences
 def recorded(inputs: list[str]) -> Fingerprint:
     """What a file keeps of texts."""
     fingerprint = fingerprint_of(inputs, "text")
-    assert fingerprint is not None
     again = Fingerprint.from_json(json.loads(json.dumps(fingerprint.to_json())))
     assert again is not None
     return again
 
 
 def share(inputs: list[str], earlier: Fingerprint) -> float:
-    fingerprint = fingerprint_of(inputs, "text")
-    assert fingerprint is not None
-    return fingerprint.share_in(earlier)
+    return fingerprint_of(inputs, "text").share_in(earlier)
 
 
 def test_shares_of_few_examples_are_exact() -> None:
@@ -72,22 +69,16 @@ def test_images_are_known_by_their_content(tmp_path: Path) -> None:
     assert fingerprint_of(list(pixels), "image") != fingerprint_of(list(255 - pixels), "image")
 
 
-@pytest.fixture(scope="module")
-def planned(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HeadPlan]:
-    """Data, and a plan made on them."""
-    file = write_texts(tmp_path_factory.mktemp("overlap") / "planned.csv", 60, 0)
-    return file, plan_heads(bert_checkpoint, file, members=2, keep=2)
+@pytest.fixture
+def bundle(text_bundle: Path, tmp_path: Path, undrawn: None) -> Path:
+    return Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
 
 
 def test_calibrating_and_evaluating_name_both_uses(
-    planned: tuple[Path, HeadPlan],
-    bert_checkpoint: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    undrawn: None,
+    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, undrawn: None
 ) -> None:
-    file, plan = planned
-    copy = tmp_path / "copy.csv"
+    file, copy = write_texts(tmp_path / "planned.csv", 60, 0), tmp_path / "copy.csv"
+    plan = plan_heads(bert_checkpoint, file, members=2, keep=2)
     header, *rows = file.read_text().splitlines()
     copy.write_text("\n".join([header, *reversed(rows)]) + "\n")
     save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
@@ -101,20 +92,15 @@ def test_calibrating_and_evaluating_name_both_uses(
     assert note in caplog.text
     assert report.to_json()["notes"] == [note]
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
-    evaluation = evaluate(
-        tmp_path / "bundle", copy, figures=Figures(bootstrap=0), force=True, html=tmp_path / "page.html"
-    )
-    assert ["planned on (planned.csv)" in evaluation.notes[0], "calibrated on (copy.csv)" in evaluation.notes[1]] == [
-        True,
-        True,
-    ]
-    assert evaluation.notes[0] in (tmp_path / "page.html").read_text()
+    page, figures = tmp_path / "page.html", Figures(bootstrap=0)
+    evaluation = evaluate(tmp_path / "bundle", copy, figures=figures, force=True, html=page)
+    assert "planned on (planned.csv)" in evaluation.notes[0]
+    assert "calibrated on (copy.csv)" in evaluation.notes[1]
+    assert evaluation.notes[0] in page.read_text()
     assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == evaluation.notes
 
 
-def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
-    bundle = tmp_path / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
+def test_tuning_is_remembered(bundle: Path) -> None:
     first, second, judge = sentences(40, 0), sentences(40, 1), sentences(30, 2)
     for data in (first, second):
         assert tune(bundle, data, validation=judge, how=Jointly(epochs=1, learning_rate=1e-3, device="cpu")).improved
@@ -124,9 +110,7 @@ def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: No
     assert any("validated on during tuning" in note for note in calibrate(bundle, judge).notes)
 
 
-def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
-    bundle = tmp_path / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
+def test_what_the_distance_was_fitted_on_is_remembered(bundle: Path) -> None:
     training, (texts, labels) = sentences(40, 0), sentences(40, 1)
     judge = [f"{text} {text}" for text in texts], labels  # none of them the same
     report = calibrate(bundle, judge, fit=training)
@@ -140,31 +124,28 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     assert "on which the distance is fitted" in note
 
 
-def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
-    plan = random_plan("bert", 2)
-    save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
+def test_other_data_and_older_bundles_pass_without_a_word(bundle: Path) -> None:
     texts = ([f"hello money {index}" for index in range(20)], list("abcde" * 4))
     others = ([f"what weather {index}" for index in range(20)], list("abcde" * 4))
-    assert calibrate(tmp_path / "bundle", texts).notes == []
-    assert evaluate(tmp_path / "bundle", others, figures=Figures(bootstrap=0)).notes == []
-    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0), force=True).notes != []
-    old = Bundle.open(tmp_path / "bundle")
+    assert calibrate(bundle, texts).notes == []
+    assert evaluate(bundle, others, figures=Figures(bootstrap=0)).notes == []
+    assert evaluate(bundle, texts, figures=Figures(bootstrap=0), force=True).notes != []
+    old = Bundle.open(bundle)
     calibration = old.calibration()
     del calibration["fitted"]["fingerprints"]
     old.add({"calibration.json": json.dumps(calibration).encode()})
-    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0)).notes == []
+    assert evaluate(bundle, texts, figures=Figures(bootstrap=0)).notes == []
 
 
-def test_data_that_taught_or_calibrated_are_refused(tmp_path: Path, undrawn: None) -> None:
-    bundle = save_bundle(fuse(make_model("bert")), tmp_path / "bundle", make_tokenizer(tmp_path / "source"))
+def test_data_that_taught_or_calibrated_are_refused(bundle: Path, tmp_path: Path) -> None:
     words = ["hello", "world", "transfer", "money", "weather", "today", "what"]
     texts = [f"{first} {second}" for first in words for second in words]
     data = texts[:24], [index % 5 for index in range(24)]
     other = texts[24:48], data[1]
-    before = (bundle.path / "calibration.json").read_bytes()
+    before = (bundle / "calibration.json").read_bytes()
     with pytest.raises(InputError, match="--force"):
         calibrate(bundle, data, fit=data)
-    assert (bundle.path / "calibration.json").read_bytes() == before
+    assert (bundle / "calibration.json").read_bytes() == before
     calibrate(bundle, data, fit=other)
     with pytest.raises(InputError, match="calibrated on"):
         evaluate(bundle, data, report=tmp_path / "report")

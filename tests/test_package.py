@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +17,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from support import fresh_python
 from test_house import APART
 
 PUBLIC = {
@@ -33,10 +32,6 @@ def modules() -> list[str]:
     names = [name for name in module_names if name.split(".")[1] not in APART]
     assert len(names) > 30
     return names
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
 
 
 def test_public_names() -> None:
@@ -60,7 +55,7 @@ def test_every_module_imports_without_optional_libraries() -> None:
     code = (
         f"import sys, importlib\nfor n in {hidden}: sys.modules[n] = None\nfor n in {names}: importlib.import_module(n)"
     )
-    done = python(code)
+    done = fresh_python(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -89,8 +84,6 @@ def test_the_oldest_versions_tested_are_those_declared() -> None:
 def of_ci(name: str) -> Any:
     """A module in ``.ci``."""
     spec = spec_from_file_location(name, Path(__file__).parents[1] / f".ci/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -22,7 +22,7 @@ from hydrant.serving import page
 from hydrant.serving.page import SHOWN, explanations, facts_of
 from PIL import Image
 from serve_support import Running, command, make_bundle, picture, running
-from support import make_model, make_tokenizer
+from support import make_model, make_tokenizer, named
 from test_labels import make_labeller
 from token_support import make_tagger, make_word_tokenizer
 
@@ -54,9 +54,8 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
     root = tmp_path_factory.mktemp("page")
     folder = root / "models"
     tokenizer = make_tokenizer(root / "source")
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
     for version in (1, 2):
-        model = make_model("bert", version, num_labels=len(LABELS), **names)
+        model = make_model("bert", version, num_labels=len(LABELS), **named(LABELS))
         fused(folder / "intents" / str(version), model, tokenizer)
     measured: dict[str, Any] = {"measured": {}, "n": 9}
     always = {"score": "confidence", "side": "below", "value": 1.0, "target": {"coverage": 0.95}, **measured}
@@ -73,9 +72,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
 def service(models: Path) -> Iterator[Running]:
     with running(models) as service:
         yield service
-
-
-# Files
 
 
 def test_files_name_no_other_server_and_parse_no_markup() -> None:
@@ -119,9 +115,6 @@ def test_files_need_no_token_and_models_do(models: Path) -> None:
         assert stranger.get("/describe").status_code == 401
         assert stranger.post("/explain", json={"inputs": ["hello"], "model": "score"}).status_code == 401
         assert closed.client.get("/describe").status_code == 200
-
-
-# Routes
 
 
 def test_models_are_described(service: Running, models: Path) -> None:
@@ -203,9 +196,6 @@ def test_invalid_inputs_have_an_error_in_their_row(service: Running, models: Pat
     assert "cannot" in bad["row"]["error"]
     with hydrant.load(models / "score/1", threads=1) as predictor:
         assert explanations(predictor, predictor.predict([]), []) == []
-
-
-# In a browser
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_model, make_tokenizer, run_cli
+from support import make_model, make_tokenizer, named, run_cli
 
 PAIRS = [
     ("hello world", "transfer money"),
@@ -52,9 +52,7 @@ def tokenizer_of(family: str, folder: Path) -> Any:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny classifier of pairs, with its tokenizer."""
     folder = tmp_path_factory.mktemp("pairs") / request.param
-    names = dict(enumerate("abcde"))
-    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
-    model.save_pretrained(folder)
+    make_model(request.param, **named("abcde")).save_pretrained(folder)
     tokenizer_of(request.param, folder.parent).save_pretrained(folder)
     return folder
 
@@ -80,8 +78,6 @@ def bundle(checkpoint: Path, table: Path, tmp_path_factory: pytest.TempPathFacto
     hydrant.export_onnx(folder)
     return folder
 
-
-# Tokenising
 
 WORDS = st.lists(
     st.sampled_from(["hello", "World", "money", "the", "unheard", "a.", "the [SEP]", "world,"]), min_size=1
@@ -121,8 +117,6 @@ def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Pa
     agree()
 
 
-# Reading
-
 READ = [("NA", "007"), ("a, b", "héllo")]
 
 
@@ -140,9 +134,6 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no column 'b'"):
         read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
-
-
-# The whole way
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import oracle
 import pytest
@@ -15,7 +17,7 @@ from hydrant.export.random_model import PLAIN
 from hydrant.fusion.output_heads import summarize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ALIASES, FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+from support import ALIASES, FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
 
 OTHERS = ("siglip", "dinov2_with_registers", *ALIASES)
 
@@ -121,6 +123,32 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
     assert_parity([model], ensemble, inputs, tmp_path / "bundle")
     exported = run_onnx(export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
     np.testing.assert_allclose(exported["member_probabilities"], expected.transpose(1, 0, 2), atol=1e-5)
+
+
+def test_metadata_for_runtimes_without_python(bert_checkpoint: Path, tmp_path: Path) -> None:
+    ensemble = fuse(str(bert_checkpoint), random_plan("bert", 2))
+    ensemble.temperature = 1.25
+    save_bundle(ensemble, tmp_path / "bundle", make_tokenizer(tmp_path / "source"))
+    model = onnx.load(export_onnx(tmp_path / "bundle"))
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(facts["hydrant.labels"]) == ["a", "b", "c", "d", "e"]
+    assert facts["hydrant.family"] == "bert"
+    assert facts["hydrant.members"] == "2"
+    assert float(facts["hydrant.temperature"]) == 1.25
+    assert json.loads(facts["hydrant.preprocessing"])["max_tokens"] == 40
+    assert list(facts) == sorted(facts)
+
+
+def test_one_graph_accepts_every_batch_and_sequence(tmp_path: Path) -> None:
+    """Outputs equal the oracle's for each shape, so no dynamic axis was fixed."""
+    model, plan = make_model("bert"), random_plan("bert", 3)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    path = export_onnx(tmp_path / "bundle")
+    for batch, tokens in ((1, 1), (1, 40), (7, 13)):
+        ids = torch.randint(5, 99, (batch, tokens), generator=torch.Generator().manual_seed(tokens))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+        got = run_onnx(path, inputs)["probabilities"]
+        np.testing.assert_allclose(got, oracle.ensemble([model], plan, inputs)["probabilities"], atol=1e-5)
 
 
 @settings(max_examples=30, deadline=None)

@@ -68,11 +68,10 @@ def assert_alike(ours: Any, theirs: Any) -> None:
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"}],
-    ids=repr,
-)
+@pytest.mark.parametrize("options", [
+    {}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"},
+    {"max_length": 6, "truncation": True, "padding": True},
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("inputs", [TEXTS[0], TEXTS, PAIR, [PAIR, {"text": "money"}], []], ids=type)
 def test_texts_are_answered_as_by_transformers(text: tuple[Any, Any], inputs: Any, options: dict[str, Any]) -> None:
     theirs, ours = text
@@ -101,6 +100,18 @@ def test_streams_are_read_lazily(text: tuple[Any, Any]) -> None:
     assert_alike(list(ours(KeyDataset(table, "sentence"))), list(theirs(KeyDataset(table, "sentence"))))
     assert_alike(list(ours(table)), theirs(TEXTS))
     assert_alike(ours(pandas.DataFrame({"text": TEXTS})), theirs(TEXTS))
+
+
+def test_calls_in_the_form_of_transformers_name_the_task(text_bundle: Path) -> None:
+    pipeline: Any = hydrant.pipeline
+    with pipeline("sentiment-analysis", model=text_bundle, max_length=4) as short:
+        long = short("the money today hello", top_k=None)
+    with pipeline(text_bundle) as whole:
+        assert long == whole("the money today hello", top_k=None, max_length=4)
+        assert long[0]["score"] != whole("the money today hello", top_k=None)[0]["score"], "not truncated"
+    for arguments in ({"bundle": "text-classification"}, {"bundle": "ner", "model": text_bundle}, {}):
+        with pytest.raises(InputError, match="text-classification"):
+            pipeline(**arguments)
 
 
 def test_answers_have_the_scores_of_predictions(text_bundle: Path, tmp_path: Path) -> None:
@@ -166,6 +177,9 @@ def test_other_tasks_are_answered_as_by_transformers(
     [
         ("hello", {"top_k": 0}, "top_k"),
         ("hello", {"truncation": False}, "truncation"),
+        ("hello", {"padding": "right"}, "padding"),
+        ("hello", {"max_length": 0}, "max_length"),
+        (["hello", "hello the"], {"max_length": 2}, "input 0"),
         ("hello", {"function_to_apply": "sigmoid"}, "function_to_apply"),
         (["hello", ""], {}, "input 1"),
     ],

@@ -51,19 +51,16 @@ def test_saved_bytes_survive_load_and_save(tmp_path: Path) -> None:
     assert HeadPlan.from_json(bare) == HeadPlan.load(first), "provenance is not compared"
 
 
-@pytest.mark.parametrize(
-    ("data", "pattern"),
-    [
-        (keeping([0, 4], [2]), r"member 1, layer 0 .*\[0, 4\]"),
-        (keeping([0], [1.0]), r"members\[1\]\.keep\[1\]"),
-        (keeping([0], []), r"member 1, layer 1 .*\[\]"),
-        (keeping([0]), r"member 1 .*1 layers; expected 2"),
-        (changed(members=[]), "0 members"),
-        (changed(layers=0, members=[{"keep": []}]), "0 layers"),
-        (changed(schema=2), r"schema '2'.*a newer hydrant wrote it"),
-        (None, "schema"),
-    ],
-)
+@pytest.mark.parametrize(("data", "pattern"), [
+    (keeping([0, 4], [2]), r"member 1, layer 0 .*\[0, 4\]"),
+    (keeping([0], [1.0]), r"members\[1\]\.keep\[1\]"),
+    (keeping([0], []), r"member 1, layer 1 .*\[\]"),
+    (keeping([0]), r"member 1 .*1 layers; expected 2"),
+    (changed(members=[]), "0 members"),
+    (changed(layers=0, members=[{"keep": []}]), "0 layers"),
+    (changed(schema=2), r"schema '2'.*a newer hydrant wrote it"),
+    (None, "schema"),
+])  # fmt: skip
 def test_invalid_plan_is_refused(data: Any, pattern: str, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=pattern):
         HeadPlan.from_json(data)

@@ -15,16 +15,7 @@ from hydrant.errors import InputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import OUTPUT_PROJECTIONS
-from support import (
-    FAMILIES,
-    HEADS,
-    LAYERS,
-    TEXT_FAMILIES,
-    ReadyTensors,
-    examples_of,
-    make_model,
-    model_type,
-)
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, ReadyTensors, examples_of, make_model, model_type
 
 
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
@@ -60,9 +51,6 @@ def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarra
     return scores
 
 
-# Taylor importance
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_taylor_scores_match_each_example_alone(family: str) -> None:
     model, examples = make_model(family), examples_of(family, 7)
@@ -79,43 +67,31 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
 
 
-# Numbers of heads
-
-
-@pytest.mark.parametrize(
-    ("keep", "expected"),
-    [
-        (3, [[3, 3, 3], [3, 3, 3]]),
-        (4.0, [[4, 4, 4], [4, 4, 4]]),
-        (0.66, [[5, 5, 5], [5, 5, 5]]),
-        (0.01, [[1, 1, 1], [1, 1, 1]]),
-        ([1, 0.5, 8], [[1, 4, 8], [1, 4, 8]]),
-        ([[2], [0.5]], [[2, 2, 2], [4, 4, 4]]),
-        ([(1, 2, 3), [7]], [[1, 2, 3], [7, 7, 7]]),
-        (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
-    ],
-)
+@pytest.mark.parametrize(("keep", "expected"), [
+    (3, [[3, 3, 3], [3, 3, 3]]),
+    (4.0, [[4, 4, 4], [4, 4, 4]]),
+    (0.66, [[5, 5, 5], [5, 5, 5]]),
+    (0.01, [[1, 1, 1], [1, 1, 1]]),
+    ([1, 0.5, 8], [[1, 4, 8], [1, 4, 8]]),
+    ([[2], [0.5]], [[2, 2, 2], [4, 4, 4]]),
+    ([(1, 2, 3), [7]], [[1, 2, 3], [7, 7, 7]]),
+    (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
+])  # fmt: skip
 def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
     assert head_counts(keep, members=2, layers=3, heads=8) == expected
 
 
-@pytest.mark.parametrize(
-    ("keep", "message"),
-    [
-        (0, "keep is 0"),
-        (9, "keep is 9"),
-        (float("nan"), "keep is 'nan'"),
-        ("8", "keep is '8'"),
-        ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
-        ([[1]], "1 entries; expected 2 lists"),
-    ],
-)
+@pytest.mark.parametrize(("keep", "message"), [
+    (0, "keep is 0"),
+    (9, "keep is 9"),
+    (float("nan"), "keep is 'nan'"),
+    ("8", "keep is '8'"),
+    ([1, 2], "2 entries 1, 2; expected one, or one for each of 3 layers"),
+    ([[1]], "1 entries; expected 2 lists"),
+])  # fmt: skip
 def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         head_counts(keep, members=2, layers=3, heads=8)
-
-
-# Sets of heads
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,9 +124,6 @@ def test_a_member_takes_the_best_unused_set() -> None:
     assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "only one set exists"
 
 
-# Diversity
-
-
 def test_noise_is_log_normal_with_the_given_spread() -> None:
     scores = np.ones((2, 60, 60), np.float32)
     logs = np.log(diversify(scores, 2, "noise", 0.5, 0))
@@ -165,9 +138,6 @@ def test_bootstrap_averages_a_resample_with_replacement() -> None:
     np.testing.assert_allclose(drawn, np.round(drawn), atol=1e-9)
     np.testing.assert_allclose(drawn.sum(axis=(1, 2)), 30)
     assert (drawn.max(axis=(1, 2)) > 1).all()
-
-
-# End to end
 
 
 @pytest.mark.parametrize(

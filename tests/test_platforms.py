@@ -104,8 +104,6 @@ def test_a_service_answers_and_ends_on_a_signal_without_what_windows_lacks() -> 
     words = ("serve", OLDER / "text", "--port", 0, "--grpc-port", 0, "--json")
     command = on("win32", f"{LIBRARIES},{SERVING}", *words)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         line = process.stdout.readline()
         assert line, process.stderr.read()
         port = json.loads(line)["port"]
@@ -116,8 +114,6 @@ def test_a_service_answers_and_ends_on_a_signal_without_what_windows_lacks() -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert "--workers 1" in done.stderr
 
-
-# Names
 
 UNPORTABLE = ["NUL", "processor/nul.json", "aux.tar.gz", "Com1", "com¹.json", "CONIN$", "a./b", "a ", "a*b", "a\x1fb"]
 PORTABLE = ["null.json", "com10.json", ".hidden", "a b/c.d", "ünïcode.json"]

@@ -6,7 +6,6 @@ import platform
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +21,7 @@ from hydrant.metrics import gates
 from hydrant.runtime.backends import microbatch
 from onnx import TensorProto
 from onnx_reference import run_ort as run
-from support import FAMILIES, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import FAMILIES, LAYERS, feeds, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 TOLERANCE = {"fp16": 3e-3, "bf16": 3e-2}
@@ -54,10 +53,6 @@ def text(untouched: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(untouched / "bundle", tmp_path / "bundle"))
 
 
-def feeds(family: str, **options: Any) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in make_inputs(family, **options).items()}
-
-
 @pytest.mark.parametrize("precision", HALF)
 @pytest.mark.parametrize("family", [*FAMILIES, "dinov2_with_registers", "siglip"])
 def test_half_precision_graphs_match_the_oracle(family: str, precision: str, tmp_path: Path) -> None:
@@ -86,7 +81,6 @@ def test_large_activations_become_islands_in_fp16(tmp_path: Path) -> None:
         model.vit.layers[0].mlp.fc2.bias[0] += 3000.0
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     report = export(tmp_path / "bundle", "fp16")
-    assert report.islands is not None
     assert "layers.0" in report.islands.values
     got = run(report.path, feeds("vit"))
     expected = oracle.ensemble([model], plan, make_inputs("vit"))
@@ -122,7 +116,6 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
     assert rounded
     inner = tuple(f"layers.{layer}." for layer in range(LAYERS - 1))
     assert all(name.startswith(inner) for name in rounded), "the last layer's one token and the head stay float32"
-    assert report.quantised is not None
     assert all(gate.passed for gate in report.quantised.gates)
     first = report.path.read_bytes()
     done = run_cli("export", bundle, "--precision", "int8", "--data", data, "--examples", 32, "-v")
@@ -201,7 +194,6 @@ def test_attention_scores_beyond_fp16_are_islands_in_every_form(
                 parameter.mul_(60.0)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     report = export(tmp_path / "bundle", "fp16", form=GraphForm(lowering=lowering, attention=attention))
-    assert report.islands is not None
     assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= report.islands.values
     expected = oracle.ensemble([model], plan, make_inputs(family))
     got = run(report.path, feeds(family))

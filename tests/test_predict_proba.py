@@ -17,7 +17,7 @@ from sklearn import metrics
 from sklearn.base import is_classifier
 from sklearn.calibration import CalibrationDisplay
 from sklearn.preprocessing import MultiLabelBinarizer
-from support import WORDS, make_model, make_tokenizer, random_plan
+from support import WORDS, make_model, make_tokenizer, named, random_plan
 from task_support import make_case
 
 NAMES = ["neutral", "entailment", "contradiction"]
@@ -33,8 +33,7 @@ def fused(checkpoint: Any, folder: Path, processor: Any = None) -> Path:
 
 
 def classifier(folder: Path, names: list[str], **settings: Any) -> Path:
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    model = make_model("bert", num_labels=len(names), **labels, **settings)
+    model = make_model("bert", num_labels=len(names), **named(names), **settings)
     return fused(model, folder / "bundle", make_tokenizer(folder / "words"))
 
 
@@ -50,6 +49,24 @@ def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield
+
+
+def test_predictions_are_tables(predictor: hydrant.Predictor) -> None:
+    texts = pandas.DataFrame({"text": [*TEXTS[:3], ""]}, index=list("abcd"))
+    prediction = predictor.predict(texts, on_error="row")
+    table = prediction.to_pandas(index=texts.index)
+    assert list(table.index) == list("abcd")
+    assert table["label"].tolist()[:3] == [NAMES[place] for place in prediction.label[:3]]
+    assert table["label"].isna().tolist() == table["error"].notna().tolist() == [False] * 3 + [True]
+    assert np.array_equal(table["energy"], prediction.arrays["energy"], equal_nan=True)
+    assert not [name for name in table if name.startswith("probabilities")]
+    wide = pandas.DataFrame(prediction.to_dict(per_class=True))
+    columns = [f"probabilities.{name}" for name in NAMES]
+    assert np.array_equal(wide[columns], prediction.probabilities, equal_nan=True)
+    rows = predictor.rows(predictor.predict(TEXTS[:3]))
+    assert predictor.predict(TEXTS[:3]).rows() == rows
+    with pytest.raises(InputError, match="labels"):
+        prediction.rows(["a"])
 
 
 def test_columns_have_the_order_of_the_sorted_classes(predictor: hydrant.Predictor) -> None:

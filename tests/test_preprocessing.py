@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.fusion import common_processor
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
-from support import WORDS, make_model, make_tokenizer
+from support import WORDS, make_model, make_tokenizer, named
 from test_lora import make_adapter
 
 
@@ -87,9 +87,7 @@ def test_a_missing_tokenizer_is_named_and_the_others_are_compared(
     bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bare = tmp_path / "bare"
-    make_model(
-        "bert", id2label=dict(enumerate("abcde")), label2id={n: i for i, n in enumerate("abcde")}
-    ).save_pretrained(bare)
+    make_model("bert", **named("abcde")).save_pretrained(bare)
     architecture = architecture_of(make_model("bert"))
     assert common_processor([bare, bare], architecture) is None
     assert not caplog.text

@@ -34,8 +34,6 @@ def png_of(size: int, *, edge: int = 8, depth: int = 8, kind: int = 2, interlace
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
 SIDE = 12
 
-# Text
-
 TEXTS = [
     "hello world",
     "What is the WEATHER today?",
@@ -81,14 +79,11 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
     assert tensors["input_ids"].shape == (len(TEXTS), 40)
 
 
-@pytest.mark.parametrize(
-    ("read", "place", "value", "told"),
-    [
-        (TextProcessor, ("post_processor", "single", 0, "SpecialToken", "id"), "[NONE]", "input 4, 'unheard'"),  # panic
-        (TextProcessor, ("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "input 4 the token id 1000000"),
-        (WordProcessor, ("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "input 4 the token type 2"),
-    ],
-)
+@pytest.mark.parametrize(("read", "place", "value", "told"), [
+    (TextProcessor, ("post_processor", "single", 0, "SpecialToken", "id"), "[NONE]", "input 4, 'unheard'"),  # panic
+    (TextProcessor, ("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "input 4 the token id 1000000"),
+    (WordProcessor, ("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "input 4 the token type 2"),
+])  # fmt: skip
 def test_a_tokenizer_that_fails_on_a_text_is_refused(
     read: type[TextProcessor], place: tuple[Any, ...], value: Any, told: str, tokenizer_folder: Path, tmp_path: Path
 ) -> None:
@@ -104,15 +99,12 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
         read(folder, text_architecture()).encode(["unheard", "hello"], first=4)
 
 
-@pytest.mark.parametrize(
-    ("family", "settings", "configured", "expected"),
-    [
-        ("bert", {}, 16, 16),
-        ("bert", {}, int(1e30), 40),
-        ("bert", {"max_position_embeddings": 20}, 40, 20),
-        ("roberta", {}, 512, 38),  # positions are counted from the padding id + 1
-    ],
-)
+@pytest.mark.parametrize(("family", "settings", "configured", "expected"), [
+    ("bert", {}, 16, 16),
+    ("bert", {}, int(1e30), 40),
+    ("bert", {"max_position_embeddings": 20}, 40, 20),
+    ("roberta", {}, 512, 38),  # positions are counted from the padding id + 1
+])  # fmt: skip
 def test_longest_text(
     family: str, settings: dict[str, Any], configured: int, expected: int, tokenizer_folder: Path, tmp_path: Path
 ) -> None:
@@ -174,8 +166,6 @@ def test_missing_and_malformed_files_of_a_tokenizer_are_refused(tokenizer_folder
     with pytest.raises(InputError, match=r"tokenizer_config\.json"):
         TextProcessor(folder, text_architecture())
 
-
-# Images
 
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "vit": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}),
@@ -262,18 +252,15 @@ def test_gray_model_reads_one_channel() -> None:
     np.testing.assert_array_equal(pixels[0], pixels[1])
 
 
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
-        (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
-        ("https://example.org/cat.png", r"https://.*URL"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
-        (png_of(125), "input 7: .*pixels end early"),
-        (png_of(107, interlaced=True), "input 7: .*pixels end early"),
-        (many_scans(1000), "input 7: .*1000 scans"),
-    ],
-)
+@pytest.mark.parametrize(("image", "message"), [
+    (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
+    (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
+    ("https://example.org/cat.png", r"https://.*URL"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
+    (png_of(125), "input 7: .*pixels end early"),
+    (png_of(107, interlaced=True), "input 7: .*pixels end early"),
+    (many_scans(1000), "input 7: .*1000 scans"),
+])  # fmt: skip
 def test_unusable_image_is_named(image: Any, message: str) -> None:
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     with pytest.raises(InputError, match=message):
@@ -304,13 +291,10 @@ def configured(folder: Path, architecture: Architecture | None = None, **changes
     return ImageProcessor(folder, architecture or image_architecture())
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "named"),
-    [
-        ("do_something_new", True, "do_something_new"),
-        ("image_processor_type", "PerceiverImageProcessorFast", "Perceiver"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "named"), [
+    ("do_something_new", True, "do_something_new"),
+    ("image_processor_type", "PerceiverImageProcessorFast", "Perceiver"),
+])  # fmt: skip
 def test_what_asks_for_more_than_is_done_is_refused(key: str, value: Any, named: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=named):
         configured(tmp_path, **{key: value})

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
+from hydrant import Bundle, HydrantError, Timing, estimate_cost, profile
 from hydrant.data.check_inputs import full_batch
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
 from hydrant.evaluation.profile_targets import Subject, baseline_subjects
 from hydrant.evaluation.profiler import parts_of
 from hydrant.metrics.timing import Latency, Ratio, Rules, interleave
 from hydrant.runtime.backends.protocol import Backend
-from support import CLASSES, make_model, random_plan, run_cli
+from support import CLASSES, run_cli
 
 QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4}
 
@@ -39,14 +39,6 @@ def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, plot: bo
 
 FAST = ("--seconds", "0")
 MODELS = ["fused", "single", "single, rewritten", "deep-ensemble"]
-
-
-@pytest.fixture(scope="module")
-def text_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "bundle"
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
-    export_onnx(path)
-    return path
 
 
 def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:

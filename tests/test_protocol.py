@@ -18,14 +18,7 @@ from hydrant import GraphForm, Prediction, export_onnx, fuse, load, save_bundle
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.datatypes import DATATYPES, Tensor, dtype_of, from_values
 from hydrant.serving.http_refusals import ServeError
-from hydrant.serving.oip import (
-    InferRequest,
-    inputs_of,
-    model_metadata,
-    outputs_of,
-    read_infer,
-    write_infer,
-)
+from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of, read_infer, write_infer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -221,9 +214,6 @@ def test_parameters_and_requested_outputs() -> None:
     assert read_infer(*whole({**one(), "id": None, "parameters": None, "outputs": None})).timeout is None
 
 
-# Inputs and outputs of models
-
-
 @pytest.fixture(scope="module")
 def text_model(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("text") / "bundle"
@@ -269,7 +259,7 @@ def test_texts_as_inputs_and_every_field_as_output(text_model: Any) -> None:
     prediction = text_model.predictor.predict(inputs)
     outputs = {tensor.name: tensor for tensor in outputs_of(prediction, request, text_model)}
     fits(outputs, model_metadata(text_model))
-    assert set(outputs) == {*prediction.to_dict(), "label_index"} and "member_probabilities" in outputs
+    assert set(outputs) == {*prediction.arrays, "label_index"} and "member_probabilities" in outputs
     assert [name.decode() for name in outputs["label"].data] == [
         text_model.predictor.labels[i] for i in prediction.label
     ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from hydrant import Bundle, Conformal, HydrantError, Prediction, Predictor, fuse
 from hydrant.bundle.calibration import Calibration, Intervals
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
-from support import make_inputs, make_model, random_plan
+from support import feeds, fresh_python, make_model, random_plan
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "what is hello", "money money"]
 
@@ -86,7 +84,7 @@ def test_streaming_reads_no_further_than_its_window(text_bundle: Path) -> None:
 
 
 def test_ready_tensors(text_bundle: Path) -> None:
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=5).items()}
+    inputs = feeds("bert", batch=5)
     with load(text_bundle) as predictor, load(text_bundle, "torch") as reference:
         assert_same(predictor.predict(inputs, batch_size=2), reference.predict(inputs), atol=1e-5)
         zeros = {**inputs, "token_type_ids": np.zeros_like(inputs["input_ids"])}
@@ -185,7 +183,7 @@ def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None
         assert "has no model.fp32.onnx; make it with `hydrant export" in reason
         with pytest.raises(HydrantError, match="has no processor"):
             predictor.predict("hello")
-        inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+        inputs = feeds("bert")
         assert len(predictor.predict(inputs)) == 4
 
 
@@ -233,5 +231,5 @@ def test_prediction_imports_no_library_of_bundle_creation(text_bundle: Path, ima
         "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('hydrant.')}\n"
         "print(sorted(rooms & {'build', 'calib', 'export', 'fusion', 'tuning'}))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    done = fresh_python(code)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

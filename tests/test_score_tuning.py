@@ -17,7 +17,7 @@ from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
-from support import make_inputs, make_model, make_tokenizer, run_cli
+from support import make_inputs, make_model, run_cli, save_checkpoint
 
 WORDS = ("hello", "world", "transfer", "money", "weather", "today")
 
@@ -46,8 +46,7 @@ def test_the_loss_is_that_of_the_original_model(kind: str) -> None:
 
 def make_bundle(folder: Path) -> Path:
     still: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    make_model("bert", num_labels=1, **still).save_pretrained(folder / "model")
-    make_tokenizer(folder / "source").save_pretrained(folder / "model")
+    save_checkpoint(folder / "model", labels=["score"], **still)
     plan = hydrant.plan_heads(folder / "model", method="random", keep=2, fork_from=2)
     made = hydrant.fuse(folder / "model", plan)
     hydrant.save_bundle(made, folder / "bundle", load_processor(folder / "model", "text"))

@@ -12,11 +12,13 @@ import oracle
 import pytest
 import transformers
 from hydrant import GraphForm, Reading
+from hydrant.cli.plan import plan_text
 from hydrant.data.examples import read_examples
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
-from support import make_model, make_tokenizer
+from support import make_model, save_checkpoint
+from task_support import make_case
 
 SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}}
 OLDER = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
@@ -37,19 +39,7 @@ def make_scorer(family: str = "bert", seed: int = 0, **settings: Any) -> Any:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny cross-encoder with a sigmoid, with its tokenizer."""
-    folder = tmp_path_factory.mktemp("scores") / "reranker"
-    make_scorer(**SIGMOID).save_pretrained(folder)
-    make_tokenizer(folder.parent / "source").save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pairs of a query and a document with their relevance, 160 of them."""
-    path = tmp_path_factory.mktemp("data") / "pairs.csv"
-    rows = [f"{query},{text},{(index + index // 4) % 2}" for index, (query, text) in enumerate(PAIRS * 40)]
-    path.write_text("\n".join(["query,text,label", *rows]) + "\n")
-    return path
+    return save_checkpoint(tmp_path_factory.mktemp("scores") / "reranker", labels=["score"], **SIGMOID)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +52,6 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-READING = Reading(text="query", text_pair="text")
-
-
-# Configuration
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"), [({}, "identity"), (IDENTITY, "identity"), (SIGMOID, "sigmoid"), (OLDER, "sigmoid")]
 )
@@ -76,21 +60,15 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
     assert (architecture.task, architecture.classes, architecture.score_activation) == ("score", 1, expected)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
-        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"}, r"mine\.Sigmoid"),
-        ({"num_labels": 1, "problem_type": "multi_label_classification"}, "problem_type"),
-        ({"num_labels": 3, "problem_type": "regression"}, "problem_type"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "named"), [
+    ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
+    ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"}, r"mine\.Sigmoid"),
+    ({"num_labels": 1, "problem_type": "multi_label_classification"}, "problem_type"),
+    ({"num_labels": 3, "problem_type": "regression"}, "problem_type"),
+])  # fmt: skip
 def test_unsupported_settings_are_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         architecture_of(make_model("bert", **settings))
-
-
-# The bundle and the graph
 
 
 def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> None:
@@ -100,9 +78,6 @@ def test_low_precision_follows_the_reference(bundle: Path, tmp_path: Path) -> No
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
-
-
-# Predicting
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])
@@ -118,7 +93,7 @@ def test_predictions_of_pairs(backend: str, bundle: Path, checkpoint: Path) -> N
         np.testing.assert_allclose(scores.score, expected["score"], atol=1e-5)
         np.testing.assert_allclose(scores.score_variance, expected["score_variance"], atol=1e-5)
         assert scores.probabilities is scores.label is scores.interval_low is None
-        assert set(scores.to_dict()) == {"score", "score_variance", "member_scores"}
+        assert set(scores.arrays) == {"score", "score_variance", "member_scores"}
         assert scores.rows(predictor.labels)[0] == {
             "index": 0, "score": float(str(scores.score[0])), "score_variance": float(str(scores.score_variance[0])),
             "abstain": None,
@@ -129,14 +104,10 @@ def test_predictions_of_pairs(backend: str, bundle: Path, checkpoint: Path) -> N
         assert np.isnan(failed.score[1])
 
 
-# Labels that are numbers
-
-
 def test_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("text,label\na,1.5\nb,-2\nc,1e3\n")
     labels = read_examples(path, ["score"]).labels
-    assert labels is not None
     assert labels.dtype == np.float64
     assert labels.tolist() == [1.5, -2.0, 1000.0]
     for wrong in ("great", "nan"):
@@ -145,29 +116,13 @@ def test_labels_are_numbers(tmp_path: Path) -> None:
             read_examples(path, ["score"])
 
 
-# Plans
-
-
 @pytest.mark.parametrize("kind", ["relevance", "regression"])
-def test_a_budget_compares_plans_by_the_loss_of_the_task(
-    kind: str, checkpoint: Path, table: Path, tmp_path: Path
-) -> None:
-    source: Path = checkpoint
-    data: Any = table
-    if kind == "regression":
-        source = tmp_path / "regression"
-        make_scorer().save_pretrained(source)
-        make_tokenizer(tmp_path / "source").save_pretrained(source)
-        data = (PAIRS * 40, np.random.default_rng(0).normal(3, 1, 160))
-    plan = hydrant.plan_heads(
-        source, data, keep=hydrant.Budget(2.5), reading=READING if kind == "relevance" else Reading()
-    )
+def test_a_budget_compares_plans_by_the_loss_of_the_task(kind: str, tmp_path: Path) -> None:
+    case = make_case(kind, tmp_path, train=160)
+    plan = hydrant.plan_heads(case.checkpoint, case.train, keep=hydrant.Budget(2.5), reading=case.reading)
     budget = plan.provenance["budget"]
     assert plan.provenance["loss"] == ("cross-entropy" if kind == "relevance" else "squared error")
     assert ("accuracy" in budget) == (kind == "relevance")
-    assert ("rmse" in budget) == (kind == "regression")
+    assert ("rmse" in budget) == ("RMSE" in plan_text(plan)) == (kind == "regression")
     assert budget["ratio"] <= 2.5
     assert len(budget["candidates"]) > 1
-    from hydrant.cli.plan import plan_text
-
-    assert ("RMSE" in plan_text(plan)) == (kind == "regression")

@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import queue
 import random
+import re
 import shutil
 import signal
 import socket
@@ -34,7 +35,7 @@ from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
 from serve_support import Running, command, make_bundle, picture, running
-from support import WORDS, make_model, make_tokenizer, run_cli
+from support import WORDS, run_cli, save_checkpoint
 
 TOLERANCE = 1e-6
 LOAD = "/v2/repository/models/texts/load"
@@ -46,9 +47,7 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
     """Two versions of a text model, and one image model."""
     folder = tmp_path_factory.mktemp("models")
     second = tmp_path_factory.mktemp("second") / "checkpoint"
-    labels = dict(enumerate("abcde"))
-    make_model("bert", 5, id2label=labels, label2id={name: i for i, name in labels.items()}).save_pretrained(second)
-    make_tokenizer(second / "source").save_pretrained(second)
+    save_checkpoint(second, 5)
     for place, source, kind in (
         ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
     ):  # fmt: skip
@@ -83,7 +82,11 @@ def test_predict_returns_the_rows_of_the_command(service: Running, models: Path,
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
     answered = service.ask(*texts, model="texts", probabilities=True).json()
-    assert list(answered) == ["model", "version", *printed]
+    assert list(answered) == ["model", "version", "backend", "predictions"]
+    assert (
+        service.ask(texts[0], model="texts").json()["predictions"]
+        == service.client.post("/predict", json={"inputs": texts[0], "model": "texts"}).json()["predictions"]
+    )
     assert (answered["model"], answered["version"]) == ("texts", "2")
     assert [list(row) for row in answered["predictions"]] == [list(row) for row in printed["predictions"]]
     for row, other in zip(answered["predictions"], printed["predictions"], strict=True):
@@ -101,6 +104,25 @@ def test_predict_returns_the_rows_of_the_command(service: Running, models: Path,
     rows = [row for answer in (by_form, by_base64, by_bytes) for row in answer.json()["predictions"]]
     assert [row["input"] for row in rows] == ["cat.png", "dog.png", "image 0", "image 0"]
     assert all(same(row, expected) for row in rows)
+
+
+def test_the_routes_are_described(service: Running) -> None:
+    described = service.client.get("/openapi.json").json()
+    for template, methods in described["paths"].items():
+        ((method, operation),) = methods.items()
+        path = template.replace("{name}", "texts").replace("{version}", "2")
+        other = service.client.request({"get": "POST", "post": "GET"}[method], path)
+        assert (other.status_code, other.headers["allow"].split(", ")[0]) == (405, method.upper()), path
+        assert operation["summary"]
+    assert {"/predict", "/explain", "/stats", "/v2/models/{name}/infer"} <= set(described["paths"])
+    schemas = described["components"]["schemas"]
+    used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))
+    assert used == set(schemas)
+    answer = service.ask("a text", model="texts").json()
+    assert set(schemas["PredictAnswer"]["properties"]) == set(schemas["PredictAnswer"]["required"]) == set(answer)
+    values = {"aggregation": None, "timeout": 1.5, "version": None, "model": "texts", "inputs": "a text"}
+    body = {name: values.get(name, True) for name in schemas["PredictBody"]["properties"]}
+    assert service.client.post("/predict", json=body).status_code == 200
 
 
 def test_the_open_inference_protocol(service: Running, models: Path) -> None:
@@ -137,7 +159,7 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
         ("GET", "/v2/models/%2e%2e/ready", None, 404, "'..'"),
         ("GET", "/v2/models/texts/versions/9", None, 404, "'9'"),
         ("GET", "/predict", None, 405, "POST"),
-        ("POST", "/predict?inputs=a", b'{"inputs": ["a"]}', 400, "`inputs`"),
+        ("POST", "/predict", b'{"inputs": 1}', 400, "$.inputs"),
         ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1"),
         ("POST", "/predict", b'{"inputs": ["/etc/passwd"], "model": "images"}', 400, "is not base64"),
         ("POST", "/predict", b'{"inputs": ["L2V0Yy9wYXNzd2Q="], "model": "images"}', 400, "input 0"),
@@ -291,7 +313,6 @@ def test_requests_in_progress_are_answered_after_sigterm(models: Path) -> None:
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["predictions"]) == len(texts)
         assert process.wait(30) == 0
-        assert process.stderr is not None
         assert process.stderr.read() == ""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(place)
@@ -324,7 +345,6 @@ def test_workers_share_the_port_and_a_dead_one_is_replaced(models: Path) -> None
         assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "the parent counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-        assert process.stderr is not None
         assert process.stderr.read().count("was refused (409): 2 workers share this port") == 1
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import hydrant
 import numpy as np
@@ -21,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hydrant.bundle.signature import PASSWORD, SIGNATURE, check_signature
 from hydrant.bundle.staging import sha256_of
 from hydrant.errors import BundleError, InputError
-from support import make_inputs, make_model, random_plan, run_cli
+from support import feeds, make_model, random_plan, run_cli
 
-PEM = serialization.Encoding.PEM
+PEM, BRAINPOOL = serialization.Encoding.PEM, ec.BrainpoolP384R1()
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, password: bytes | None = None) -> Path:
@@ -103,7 +104,7 @@ def copy(signed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_signed_bundle_predicts_as_before_wherever_it_stands(copy: Path, keys: Path) -> None:
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    inputs = feeds("bert")
     with hydrant.load(copy, "onnxruntime", trust=keys / "maker.pub") as trusting:
         trusted = trusting.predict(inputs)
     with hydrant.load(copy, "onnxruntime") as plain:
@@ -159,6 +160,12 @@ def leave_more(folder: Path) -> None:
     (folder / "libevil.so").write_bytes(b"more")
 
 
+def flip(folder: Path) -> None:
+    """Change a file that the C++ runner does not use."""
+    content = (folder / "fused.safetensors").read_bytes()
+    (folder / "fused.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def link(folder: Path) -> None:
     (folder / "plan.json").rename(folder.parent / "plan.json")
     (folder / "plan.json").symlink_to(folder.parent / "plan.json")
@@ -179,6 +186,7 @@ ALTERATIONS: list[tuple[Callable[[Path], None], str]] = [
     (strip, "is not signed; expected hydrant.sig"),
     (leave_more, r"libevil.so is not listed in hydrant.json"),
     (lambda folder: os.mkfifo(folder / "pipe"), "pipe is a link or a special file"),
+    (flip, "changed or missing: fused.safetensors"),
     (link, "plan.json is a link or a special file"),
     (cut_payload, "is not what the owner of"),
 ]
@@ -268,7 +276,7 @@ def cpp(runner: Path, folder: Path, inputs: Path, trust: Path) -> subprocess.Com
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> Path:
-    np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in make_inputs("bert").items()})
+    np.savez(tmp_path / "inputs.npz", **feeds("bert"))
     return tmp_path / "inputs.npz"
 
 
@@ -293,24 +301,35 @@ def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inp
     assert "its certificate cannot be used for signing" in cpp(runner, copy, inputs, keys / "root.pem").stderr
     refused = cpp(runner, copy, inputs, keys / "maker.pem")
     assert (refused.returncode, "holds no PEM block of a public key" in refused.stderr) == (2, True)
-    write_key(tmp_path / "rsa.pem", rsa.generate_private_key(65537, 2048))
-    assert "expected a key of the curves P-256" in cpp(runner, copy, inputs, tmp_path / "rsa.pub").stderr
+    for key in (rsa.generate_private_key(65537, 2048), *map(ec.generate_private_key, (ec.SECP256K1(), BRAINPOOL))):
+        public = write_key(tmp_path / "other.pem", key)
+        assert "expected a key of the curves P-256" in cpp(runner, copy, inputs, public).stderr
+
+
+def sign_again(folder: Path, key: ec.EllipticCurvePrivateKey, kind: str, digest: hashes.HashAlgorithm) -> None:
+    """Sign the same statement as another kind of document, or with a key whose certificate is put beside it."""
+    document = json.loads((folder / SIGNATURE).read_bytes())
+    payload = base64.b64decode(document["dsseEnvelope"]["payload"])
+    message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(payload)).encode(), payload])
+    signature = base64.b64encode(key.sign(message, ec.ECDSA(digest))).decode()
+    document["dsseEnvelope"] |= {"payloadType": kind, "signatures": [{"sig": signature}]}
+    issued = certificate("maker", key).public_bytes(serialization.Encoding.DER)
+    chain = {"certificates": [{"rawBytes": base64.b64encode(issued).decode()}]}
+    document["verificationMaterial"] = {"x509CertificateChain": chain}
+    (folder / SIGNATURE).write_text(json.dumps(document))
+    (folder.parent / "issued.pem").write_bytes(x509.load_der_x509_certificate(issued).public_bytes(PEM))
 
 
 def test_what_the_maker_signed_as_something_else_is_no_signature(
     runner: Path, copy: Path, keys: Path, inputs: Path
 ) -> None:
-    document = json.loads((copy / SIGNATURE).read_bytes())
-    kind, payload = b"application/json", base64.b64decode(document["dsseEnvelope"]["payload"])
-    private = serialization.load_pem_private_key((keys / "maker.pem").read_bytes(), None)
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
-    message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
-    signature = base64.b64encode(private.sign(message, ec.ECDSA(hashes.SHA256()))).decode()
-    document["dsseEnvelope"] |= {"payloadType": kind.decode(), "signatures": [{"sig": signature}]}
-    (copy / SIGNATURE).write_text(json.dumps(document))
+    maker: Any = serialization.load_pem_private_key((keys / "maker.pem").read_bytes(), None)
+    sign_again(copy, maker, "application/json", hashes.SHA256())
     assert "it signs 'application/json', not application/vnd" in cpp(runner, copy, inputs, keys / "maker.pub").stderr
     with pytest.raises(BundleError, match="is not what the owner of"):
         check_signature(copy, keys / "maker.pub")
+    sign_again(copy, ec.generate_private_key(BRAINPOOL), "application/vnd.in-toto+json", hashes.SHA384())
+    assert "P-256" in cpp(runner, copy, inputs, copy.parent / "issued.pem").stderr
 
 
 @pytest.mark.parametrize("alter", [alter for alter, _ in ALTERATIONS])

@@ -88,17 +88,14 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     np.testing.assert_allclose(mean, 0, atol=1e-4)  # of both channels
 
 
-@pytest.mark.parametrize(
-    ("sound", "message"),
-    [
-        (noise(39), "input 0 has 39 samples"),
-        (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
-        (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
-        ("no/such.wav", "sound no/such.wav"),
-        (b"RIFFnothing", "cannot read input 0"),
-        (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
-    ],
-)
+@pytest.mark.parametrize(("sound", "message"), [
+    (noise(39), "input 0 has 39 samples"),
+    (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
+    (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
+    ("no/such.wav", "sound no/such.wav"),
+    (b"RIFFnothing", "cannot read input 0"),
+    (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
+])  # fmt: skip
 def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         processor().encode([sound])
@@ -127,9 +124,6 @@ def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) <= 8 * 2**16
 
 
-# Data
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten sounds of each of three classes, WAV and FLAC."""
@@ -146,7 +140,6 @@ def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> No
     labels = ["LABEL_0", "LABEL_1", "LABEL_2"]
     examples_read = read_examples(folder, labels)
     assert len(examples_read) == 30
-    assert examples_read.labels is not None
     assert examples_read.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
     (folder / "table.csv").write_text("audio,label\nLABEL_1/3.wav,LABEL_1\n")
     table = read_examples(folder / "table.csv", labels)
@@ -156,9 +149,6 @@ def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> No
     assert [item.tokens for item in processor().encode(given.inputs)] == [80, 90]
     with pytest.raises(InputError, match="holds no images or sounds"):
         list(read_examples(tmp_path, None).inputs)
-
-
-# Models
 
 
 def save(name: str, folder: Path) -> Path:

@@ -102,17 +102,11 @@ def test_of_hours_of_sound_no_more_is_decoded_than_the_model_reads(
 
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
-    [
-        ("ast", {"max_length": 41}, r"41, 16"),
-        ("whisper", {"hop_length": 80}, "hop_length"),
-    ],
+    [("ast", {"max_length": 41}, r"41, 16"), ("whisper", {"hop_length": 80}, "hop_length")],
 )
 def test_settings_that_would_make_something_else_are_refused(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         processor(kind, **changes)
-
-
-# Models
 
 
 def make_bundle(root: Path) -> None:

@@ -17,10 +17,9 @@ from hydrant.errors import InputError
 from hydrant.evaluation.evaluation_options import EvaluationOptions
 from hydrant.metrics.scores import groups_of, normalised_gain, reciprocal_rank
 from hydrant.metrics.spans import find_spans
-from hydrant.models.checkpoint import load_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_support import KINDS, NAMES, TASKS, Case, make_case
+from task_support import KINDS, NAMES, TASKS, Case, make_bundle, make_case
 from token_support import TAGS
 
 LABELS = {"tokens": TAGS, "multi_label": NAMES}
@@ -34,12 +33,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 @pytest.fixture(scope="module")
 def bundles(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Bundle of each task, with a random plan, exported and calibrated with its distance."""
-    paths = {}
+    folder = tmp_path_factory.mktemp("bundles")
+    paths = {kind: make_bundle(case, folder / kind) for kind, case in cases.items()}
     for kind, case in cases.items():
-        paths[kind] = tmp_path_factory.mktemp("bundles") / kind
-        plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
-        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), paths[kind], load_processor(case.checkpoint, "text"))
-        hydrant.export_onnx(paths[kind])
         hydrant.calibrate(paths[kind], case.train, fit=case.train, reading=case.reading, force=True)
     return paths
 
@@ -50,9 +46,6 @@ def read(case: Case, file: Path) -> Examples:
 
 def strange(case: Case) -> Any:
     return read_examples(case.ood, None, columns=case.reading).inputs
-
-
-# Rankings
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=25).filter(any), st.integers(0, 10**6))
@@ -72,9 +65,6 @@ def test_ties_gain_nothing() -> None:
     assert [group.tolist() for group in groups] == [[0, 2], [1, 6]], "queries without an order are left out"
 
 
-# Calibrating
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: dict[str, Path], cases: Any) -> None:
     bundle, case = bundles[kind], cases[kind]
@@ -90,8 +80,8 @@ def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: d
     inputs = read(case, case.train).inputs
     with hydrant.load(bundle, "torch") as one, hydrant.load(bundle, "onnxruntime") as other:
         first, second = one.predict(inputs), other.predict(inputs)
-        for name, array in first.to_dict().items():
-            if not name.startswith("member_") and name in second.to_dict():
+        for name, array in first.arrays.items():
+            if not name.startswith("member_") and name in second.arrays:
                 np.testing.assert_allclose(
                     np.float64(array), np.float64(getattr(second, name)), atol=1e-3, err_msg=name
                 )
@@ -108,12 +98,8 @@ def test_a_calibration_reaches_the_graph_and_every_backend(kind: str, bundles: d
         assert held.mean() == pytest.approx(ends["measured"]["coverage"], abs=0.02)
 
 
-# Metrics
-
-
 def of_relevance(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
     labels = known.labels
-    assert labels is not None
     errors, deviation = labels - prediction.score, np.sqrt(prediction.score_variance)
     expected: dict[str, Any] = {
         "rmse": np.sqrt((errors**2).mean()),
@@ -135,7 +121,6 @@ def of_relevance(case: Case, prediction: Any, known: Examples) -> dict[str, Any]
 
 def of_labels(case: Case, prediction: Any, known: Examples) -> dict[str, Any]:
     truth, p = known.labels, prediction.probabilities
-    assert truth is not None
     wrong = (prediction.assigned != truth).any(axis=1)
     return {
         "exact_match": sklearn.metrics.accuracy_score(truth, prediction.assigned),

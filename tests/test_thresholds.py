@@ -13,17 +13,9 @@ import scipy.stats
 import sklearn.metrics
 from hydrant import HydrantError, Risk
 from hydrant.bundle.calibration import SIDES, Calibration
-from hydrant.calib.decisions.fit import (
-    FITS,
-    Request,
-    Sample,
-    fit_classes,
-    fit_labels,
-    fit_scores,
-    fit_temperatures,
-)
+from hydrant.calib.decisions.fit import FITS, Request, Sample, fit_classes, fit_labels, fit_scores, fit_temperatures
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
     abstention,
     binomial_bound,
@@ -35,6 +27,7 @@ from hydrant.calib.decisions.thresholds import (
 from hydrant.errors import InputError
 from hydrant.metrics.class_metrics import auroc
 from hydrant.metrics.labels import best_f1_threshold, joint_losses, label_errors, label_f1, summarise_labels
+from hydrant.metrics.rates import rate_range
 from hydrant.metrics.scores import fit_scale, gaussian_nll, interval, rank_correlation
 from hydrant.metrics.uncertainty import class_scores, prediction_sets, summarise, uncertainty
 from hypothesis import given, settings
@@ -57,27 +50,57 @@ def fitted(
     return fit_classes(Sample(logits, labels, **extra), ood, Request(targets, list("abcde"), {"data": "x"}))
 
 
-# Temperature
-
-
 def nll(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
     mean = oracle.softmax(logits.astype(np.float64) / temperature).mean(axis=1)
     return float(-np.log(mean[np.arange(len(labels)), labels]).mean())
 
 
-@pytest.mark.parametrize("scale", [0.3, 4.0])
+@pytest.mark.parametrize("scale", [0.3, 1.2, 4.0])
 @pytest.mark.parametrize("members", [1, 3])
 def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
-    logits, labels = drawn(3, members=members, scale=scale)
-    grid = np.exp(np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), 3001))
-    best = grid[np.argmin([nll(logits, labels, temperature) for temperature in grid])]
-    fitted_temperature = fit_temperature(logits, labels)
-    assert fitted_temperature == pytest.approx(best, rel=2.5e-3)
-    assert averaged_nll(logits, labels, fitted_temperature) <= nll(logits, labels, best) + 1e-9
+    logits, labels = drawn(3, count=150, members=members, scale=scale)
+    grid = np.linspace(-3, 3, 3001)
+    losses = 150 * np.array([nll(logits, labels, temperature) for temperature in np.exp(grid)])
+    best = np.argmin(losses + grid**2 / (2 * 0.5**2))
+    gain = losses[1500] - losses[best]
+    expected = math.exp(grid[best] * max(0, 1 - (2.5 / gain) ** 4))
+    assert fit_temperature(logits, labels) == pytest.approx(expected, rel=2.5e-3)
     assert averaged_nll(logits, labels, 1.7) == pytest.approx(nll(logits, labels, 1.7), abs=1e-9)
 
 
-# Thresholds
+def test_a_few_examples_improve_the_temperature_or_leave_it() -> None:
+    """On 200 random sets of 20 to 200 examples, separable or not: no harm, and most of what 1,000 examples gain."""
+    kept = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        count, classes, members = int(rng.integers(20, 201)), int(rng.choice([2, 4, 10])), int(rng.choice([1, 3]))
+        scale = math.exp(rng.uniform(-1.2, 1.4)) if seed % 4 else 1.0
+        spread, noise = math.exp(rng.uniform(-0.3, 2)), rng.uniform(0, 0.5)
+        truth = rng.normal(0, spread, (count + 3000, 1, classes)) + rng.normal(0, 2 * (seed % 2), classes)
+        labels = (truth[:, 0] + rng.gumbel(size=truth[:, 0].shape)).argmax(axis=1)
+        logits = scale * (truth + rng.normal(0, noise * spread, (len(truth), members, classes)))
+        few, many, test = (slice(0, count), slice(count, count + 1000), slice(count + 1000, None))
+        fitted_on = [fit_temperature(logits[part], labels[part]) for part in (few, many)]
+        before, after, most = (averaged_nll(logits[test], labels[test], t) for t in (1.0, *fitted_on))
+        assert after <= before + max(0.02 * before, 0.005), seed
+        if before - most > 0.02:
+            kept.append((count >= 60, before - after >= 0.8 * (before - most)))
+    large, enough = np.array(kept).T
+    assert len(kept) > 60
+    assert enough[large].mean() >= 0.8
+    assert enough.mean() >= 0.75
+
+
+def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None:
+    """69 examples, 5 of the rare class, all correct, unlike others: the likelihood alone has no minimum."""
+    rng = np.random.default_rng(5)
+    labels = (np.arange(4069) % 14 == 0).astype(np.int64)
+    margins = np.where(labels == 1, 1, -1) * rng.normal(2.9, 1.5, 4069)
+    margins[:69] = np.where(labels[:69] == 1, 1, -1) * np.abs(margins[:69])
+    logits = np.stack([-margins / 2, margins / 2], axis=1)[:, None]
+    temperature = fit_temperature(logits[:69], labels[:69])
+    before, after, collapsed = (averaged_nll(logits[69:], labels[69:], t) for t in (1.0, temperature, 0.05))
+    assert after < before < collapsed / 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,6 +158,32 @@ def test_binomial_bound_by_its_definition(errors: int, count: int) -> None:
     assert bound == 1.0 if errors == count else tail == pytest.approx(0.05, abs=1e-9)
 
 
+def test_coverage_on_fresh_data_has_its_law_and_range() -> None:
+    """200 calibrations of 50, 150 and 1,500 examples: a threshold between two order statistics; one test at 0.1 %."""
+    rng, least, most, inside = np.random.default_rng(0), [], [], []
+    for count in (50, 150, 1500):
+        below = rank(count, 0.9)
+        for _ in range(200):
+            scores = {"confidence": rng.random(count).astype(np.float32), "probabilities": np.zeros((count, 2))}
+            wrong = rng.random(count) < 0.1
+            threshold = abstention(scores, wrong, Coverage(0.9, "confidence"))
+            true, measured = 1 - threshold.value, threshold.measured  # confidences are uniform
+            least.append(scipy.stats.beta.cdf(true, below, count + 1 - below))
+            most.append(scipy.stats.beta.cdf(true, below + 1, count - below))
+            inside.append([measured["coverage_low"] <= true <= measured["coverage_high"],
+                           measured["risk_low"] <= 0.1 <= measured["risk_high"]])  # fmt: skip
+    assert scipy.stats.kstest(least, "uniform", alternative="greater").pvalue > 0.0005
+    assert scipy.stats.kstest(most, "uniform", alternative="less").pvalue > 0.0005
+    assert (np.mean(inside, axis=0) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 600)).all()
+
+
+@given(st.integers(0, 400), st.integers(1, 400))
+@settings(deadline=None, max_examples=60)
+def test_ranges_of_rates_are_scipys(count: int, others: int) -> None:
+    expected = scipy.stats.binomtest(count, count + others).proportion_ci(method="exact")
+    assert rate_range(count, count + others) == pytest.approx(expected, abs=1e-9)
+
+
 def test_selective_risk_is_kept_on_fresh_data() -> None:
     """The true risk stays below the target in at least 95 % of the trials."""
     broken = 0
@@ -157,7 +206,6 @@ def test_conformal_sets_cover_exchangeable_data(method: Any, alpha: float) -> No
         calibration = fitted(
             logits[:80], labels[:80], Targets(Coverage(0.8), FalseAlarm(0.2), Conformal(alpha, method))
         )
-        assert calibration.conformal is not None
         probabilities = summarise(logits[80:], calibration.temperature)["probabilities"]
         sets = prediction_sets(probabilities, calibration.conformal.quantile, method)
         covered.append(sets[np.arange(80), labels[80:]].mean())
@@ -188,9 +236,7 @@ def test_stored_measurements_match_the_thresholds() -> None:
     assert flags.measured["false_positive_rate"] == pytest.approx(1 - rank(400, 0.95) / 400)
     areas = [auroc(uncertainty(id_scores, name), uncertainty(ood_scores, name)) for name in SIDES if name in id_scores]
     assert flags.measured["auroc"] == max(areas)
-    assert calibration.fitted is not None
     assert calibration.fitted["after"]["nll"] <= calibration.fitted["before"]["nll"]
-    assert calibration.conformal is not None
     assert calibration.conformal.measured["coverage"] >= 0.8
 
 
@@ -206,9 +252,6 @@ def test_stored_measurements_match_the_thresholds() -> None:
 def test_targets_of_other_tasks_are_refused(task: Any, targets: Targets, name: str) -> None:
     with pytest.raises(InputError, match=name):
         FITS[task].check(task, targets)
-
-
-# Labels
 
 
 def labelled(count: int, seed: int, scale: Any = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -236,7 +279,7 @@ def test_each_label_has_the_temperature_of_its_least_loss() -> None:
             return sklearn.metrics.log_loss(labels[:, place], p)
 
         best = scipy.optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded")
-        assert loss(temperatures[place]) == pytest.approx(best.fun, abs=1e-7)
+        assert loss(temperatures[place]) == pytest.approx(best.fun, abs=3e-4)
 
 
 @settings(deadline=None, max_examples=30)
@@ -260,7 +303,6 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
     for seed in range(30):
         logits, labels = labelled(400, seed)
         decisions = of_labels(logits[:200], labels[:200], label_false_alarm=0.1).labels
-        assert decisions is not None
         assert decisions.target == {"false_alarm": 0.1}
         assigned = summarise_labels(logits, np.array(decisions.temperatures))["probabilities"] > np.asarray(
             decisions.thresholds, np.float32
@@ -275,7 +317,6 @@ def test_labels_are_assigned_by_mistake_as_rarely_as_asked() -> None:
 def test_abstention_counts_answers_with_a_wrong_label() -> None:
     logits, labels = labelled(800, 3)
     calibration = of_labels(logits, labels, abstain=Coverage(0.8), flags=FalseAlarm(0.1, "energy"))
-    assert calibration.labels is not None
     scores = summarise_labels(logits, np.array(calibration.labels.temperatures))
     wrong = ((scores["probabilities"] > np.asarray(calibration.labels.thresholds, np.float32)) != labels).any(axis=1)
     limit = calibration.thresholds["abstain"]
@@ -305,9 +346,6 @@ def test_f1_and_losses_are_scikit_learns(seed: int, count: int) -> None:
         bins = [np.flatnonzero((p[:, place] > k / 15) & (p[:, place] <= (k + 1) / 15)) for k in range(15)]
         naive = sum(abs((labels[at, place] - p[at, place]).sum()) for at in bins) / count
         assert error == pytest.approx(naive)
-
-
-# Scores
 
 
 def numbers(count: int, seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -340,7 +378,7 @@ def test_the_scale_is_the_most_likely_one() -> None:
         return float(-scipy.stats.norm(0, spread).logpdf(errors).mean())
 
     best = scipy.optimize.minimize(loss, np.log([scale.factor, scale.floor]), method="Nelder-Mead").fun
-    assert best - 1e-12 <= losses.mean() <= best + 5e-3, "ε on a grid of factors of two loses no more"
+    assert best - 1e-12 <= losses.mean() <= best + 1e-2, "ε on a grid of factors of two, with a prior, loses no more"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))
@@ -359,7 +397,6 @@ def test_rank_correlations_are_scipys(pairs: list[tuple[int, int]]) -> None:
 def test_intervals_hold_as_many_labels_as_the_rank_says(seed: int, confidence: float, unit: float) -> None:
     scores, labels = (unit * values for values in numbers(60, seed))
     intervals = of_scores(scores, labels, Targets(confidence=confidence)).intervals
-    assert intervals is not None
     mean, variance = scores.mean(axis=(1, 2)).astype(np.float32), scores.var(axis=(1, 2)).astype(np.float32)
     low, high = interval(mean, variance, intervals.quantile, intervals.floor, None)
     inside = int(((low <= labels) & (labels <= high)).sum())
@@ -372,7 +409,6 @@ def test_intervals_are_clipped_to_the_range_of_labels() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 100).astype(float)
     logits = np.random.default_rng(1).normal(size=(100, 3, 1))
     intervals = fit_scores(Sample(logits, labels), None, Request(Targets(), activation="sigmoid")).intervals
-    assert intervals is not None
     low, high = interval(
         np.array([0.1, 0.9]), np.array([0.1, 0.1]), intervals.quantile, intervals.floor, intervals.bounds
     )

@@ -19,7 +19,7 @@ from hydrant.models.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
 from support import make_inputs
 from test_distance import oracle as mahalanobis
-from token_support import TAGS, make_tagger, sentences, trained_tagger
+from token_support import TAGS, first_tokens, make_tagger, sentences, trained_tagger
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +65,11 @@ def test_held_out_metrics_are_those_of_the_original_model(checkpoint: Path) -> N
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     logits, labels = [], []
     for words, row in zip(held_out.inputs, np.asarray(held_out.labels), strict=True):
-        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        owners = inputs.word_ids(0)
+        inputs, first = first_tokens(tokenizer, words)
         with torch.no_grad():
-            outputs = model(**inputs).logits[0]
-        for place, word in enumerate(owners):
-            if word is not None and word != owners[place - 1]:
-                logits.append(outputs[place])
-                labels.append(int(row[word]))
-    stacked, targets = torch.stack(logits), torch.tensor(labels)
+            logits.append(model(**inputs).logits[0, first])
+        labels += row[: len(first)].tolist()
+    stacked, targets = torch.cat(logits), torch.tensor(labels)
     losses = [float(torch.nn.functional.cross_entropy(stacked / t, targets)) for t in TEMPERATURES]
     single = plan.provenance["budget"]["single"]
     assert single["nll"] == pytest.approx(min(losses), abs=2e-5)
@@ -96,7 +92,6 @@ def test_tuning_reads_tags(how: Any, tmp_path: Path, checkpoint: Path) -> None:
     assert report.accuracy_after is not None
     assert report.unseen == ("I-LOC",)
     if isinstance(how, PerMember):
-        assert report.drift is not None
         assert report.drift["examples"] > report.validation_examples  # words
 
 
@@ -122,7 +117,6 @@ def far_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle with a distance from the trunk's tokens and each member's last layer."""
     folder = shutil.copytree(bundle, tmp_path_factory.mktemp("far") / "bundle")
     report = hydrant.calibrate(folder, sentences(60, seed=2), fit=sentences(120, seed=1), taps="all")
-    assert report.density is not None
     assert report.density.taps == ("layers.0.token", "last.0", "last.1", "last.2")
     return folder
 
@@ -134,9 +128,7 @@ def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarra
     tokenizer, plan = transformers.AutoTokenizer.from_pretrained(checkpoint), Bundle.open(bundle).plan()
     states = []
     for words in texts:
-        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        owners = inputs.word_ids(0)
-        first = [place for place, word in enumerate(owners) if word is not None and word != owners[place - 1]]
+        inputs, first = first_tokens(tokenizer, words)
         layers = []
         for keep in plan.members:
             with oracle.silenced(model, keep, plan.heads), torch.no_grad():
@@ -169,7 +161,6 @@ def test_ood_texts_choose_the_taps_of_the_distance(far_bundle: Path, tmp_path: P
     folder = shutil.copytree(far_bundle, tmp_path / "bundle")
     strange = [["carl", "carl", place, "##na"] for place in ("rome", "paris")] * 10
     report = hydrant.calibrate(folder, sentences(60, seed=2), (strange, None), fit=sentences(120, seed=1))
-    assert report.density is not None
     areas = report.density.fitted["auroc"]
     assert set(areas) == {"last", "all", "balanced"}
     assert areas[report.density.fitted["chosen"]] == max(areas.values())

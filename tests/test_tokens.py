@@ -102,7 +102,6 @@ def test_words_take_what_their_tokens_say() -> None:
         assert predicted.prediction.label.tolist() == [label, 0]
         np.testing.assert_allclose(predicted.prediction.confidence, [confidence, 0.8], rtol=1e-6)
         np.testing.assert_allclose(predicted.prediction.mutual_information, [doubt, 0.3], rtol=1e-6)
-        assert predicted.prediction.abstain is not None
         assert predicted.prediction.abstain.tolist() == [abstains, True]
     with pytest.raises(InputError, match="aggregation is 'median'; expected one of first, mean, max"):
         words_of(tokens, "median")  # type: ignore[arg-type]

@@ -127,9 +127,6 @@ def test_threads_that_share_an_ensemble_get_their_own_vectors() -> None:
         torch.testing.assert_close(threaded, wanted)
 
 
-# Discovery
-
-
 @pytest.mark.parametrize(("name", "groups"), [("qwen3", 2), ("gpt2", 4), ("swin", 4), ("albert", 4)])
 def test_blocks_are_found_by_running(name: str, groups: int) -> None:
     traced = trace(prepared(make(name)))
@@ -180,9 +177,6 @@ def test_unsupported_models_are_rejected(change: dict[str, Any], error: type[Exc
         hydrant.fuse([model] * change.get("models", 1), plan, traced=True, **options)
 
 
-# Plans
-
-
 def test_taylor_scores_are_those_of_the_declared_family() -> None:
     from hydrant.calib.heads.taylor import taylor_scores
     from support import ReadyTensors, examples_of
@@ -192,9 +186,6 @@ def test_taylor_scores_are_those_of_the_declared_family() -> None:
     architecture = trace(prepared(model))
     scores = taylor_scores(model, examples, ReadyTensors(0), architecture, batch_size=5)
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-5)
-
-
-# Bundles
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +229,7 @@ def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [("wav2vec2", {"shortest": 10**9}), ("beit", {"image_height": 2**16, "image_width": 2**16})],
+    ("name", "change"), [("wav2vec2", {"shortest": 10**9}), ("beit", {"image_height": 2**16, "image_width": 2**16})]
 )
 def test_inputs_of_another_size_than_the_model_s_are_refused(name: str, change: dict[str, Any], tmp_path: Path) -> None:
     """The check comes before inputs of dozens of gigabytes are built."""

@@ -25,7 +25,7 @@ from hydrant.models.tracing.members import probes, trace
 from hydrant.models.tracing.traced_model import prepared
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
-from token_support import make_word_tokenizer, sentences
+from token_support import first_tokens, make_word_tokenizer, sentences
 from traced_support import TEXT, by_hooks, inputs_of, make, silenced
 
 WORDS = ["hello world", "transfer money", "what is the weather today"]
@@ -54,18 +54,7 @@ def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
         return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}
     if task == "tokens":
         return {**oracle.uncertainty(oracle.softmax(logits)), "energy": -np.log(np.exp(logits).sum(axis=-1)).mean(0)}
-    members = 1 / (1 + np.exp(-logits))
-    total, each = oracle.binary_entropy(members.mean(axis=0)), oracle.binary_entropy(members).mean(axis=0)
-    return {
-        "probabilities": members.mean(axis=0),
-        "label_entropy": total,
-        "label_mutual_information": total - each,
-        "predictive_entropy": total.sum(axis=1),
-        "expected_entropy": each.sum(axis=1),
-        "mutual_information": (total - each).sum(axis=1),
-        "energy": -np.log1p(np.exp(logits)).sum(axis=2).mean(axis=0),
-        "member_probabilities": members.swapaxes(0, 1),
-    }
+    return oracle.of_labels(logits)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -163,9 +152,7 @@ def vectors(model: Any, plan: hydrant.HeadPlan, tokenizer: Any, texts: list[list
         model.classifier.register_forward_pre_hook(lambda _, arguments: read.update(last=arguments)),
     ]
     for words in texts:
-        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        owners = inputs.word_ids(0)
-        first = [place for place, word in enumerate(owners) if word is not None and word != owners[place - 1]]
+        inputs, first = first_tokens(tokenizer, words)
         states = []
         for keep in plan.members:
             with silenced(TASKS["tokens"], model, keep, plan.heads), torch.no_grad():

@@ -65,7 +65,7 @@ def inputs_of(kind: str, bundle: Path) -> tuple[dict[str, np.ndarray], Any]:
 
 def assert_same(arrays: Mapping[str, np.ndarray], prediction: hydrant.Prediction, labels: list[str]) -> None:
     """Check that the arrays are every field of a prediction."""
-    fields = prediction.to_dict()
+    fields = prediction.arrays
     if "label" in fields:
         names = [[labels[index] if index >= 0 else "" for index in np.atleast_1d(row)] for row in fields["label"]]
         assert [[name.decode() for name in row] for row in arrays["label"]] == names
@@ -79,9 +79,6 @@ def assert_same(arrays: Mapping[str, np.ndarray], prediction: hydrant.Prediction
         else:
             np.testing.assert_array_equal(same, expected, err_msg=name)
     assert set(arrays) - {"label", "spans"} == set(fields)
-
-
-# the form for CPUs
 
 
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images", "tokens"])
@@ -194,9 +191,6 @@ def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
         assert int.from_bytes(data[:4], "little") == len(data) - 4
         return strings(*[data[4:]] * batch)
     return np.tile(np.frombuffer(data, kind).reshape(shape), (batch, 1))
-
-
-# the form for GPUs
 
 
 @pytest.mark.parametrize("kind", ["text", "scores", "labels", "images"])
@@ -316,17 +310,14 @@ def test_an_engine_replaces_the_graph(engined: Path, tmp_path: Path, caplog: pyt
         triton_repository(engined, tmp_path / "r", "gpu", name="m", version=2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"stripped": True}, "has no weights"),
-        ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "does not accept a batch of one"),
-        (
-            {"profiles": tuple(text_profile((1, 4, 8), (each, each, each), TEXT_INPUTS) for each in (40, 16))},
-            "has no profile for texts of between 16 and 40 tokens",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"stripped": True}, "has no weights"),
+    ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "does not accept a batch of one"),
+    (
+        {"profiles": tuple(text_profile((1, 4, 8), (each, each, each), TEXT_INPUTS) for each in (40, 16))},
+        "has no profile for texts of between 16 and 40 tokens",
+    ),
+])  # fmt: skip
 def test_engines_that_triton_cannot_run(
     changes: dict[str, Any], reason: str, engined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,9 +328,6 @@ def test_engines_that_triton_cannot_run(
     written = triton_repository(engined, tmp_path / "r", "gpu")
     assert written.runs == "onnxruntime"
     assert f"ONNX Runtime runs the graph: engine {changes.get('library', 'tensorrt')}-fp32 {reason}" in caplog.text
-
-
-# versions and replacement
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -396,13 +384,13 @@ def test_a_failed_write_changes_nothing(
 
     repository = tmp_path / "new/repository"
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m")
     assert not (tmp_path / "new").exists()
     triton_repository(bundles["text"], repository, device, name="m")
     before = snapshot(repository)
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, "place_folders", full)
+        patch.setattr(writing.staging, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m", force=True)
     assert snapshot(repository) == before
 
@@ -434,16 +422,13 @@ def test_foreign_folders_are_not_replaced(bundles: dict[str, Path], tmp_path: Pa
         triton_repository(bundles["text"], bundles["text"] / "repository")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"device": "tpu"}, "device"),
-        ({"name": "../m"}, "name"),
-        ({"device": "gpu", "settings": TritonSettings(threads=2)}, "threads"),
-        ({"settings": TritonSettings(graph_backend="tensorrt")}, "graph_backend"),
-        ({"settings": TritonSettings(precision="fp16")}, "model.fp16.onnx"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"device": "tpu"}, "device"),
+    ({"name": "../m"}, "name"),
+    ({"device": "gpu", "settings": TritonSettings(threads=2)}, "threads"),
+    ({"settings": TritonSettings(graph_backend="tensorrt")}, "graph_backend"),
+    ({"settings": TritonSettings(precision="fp16")}, "model.fp16.onnx"),
+])  # fmt: skip
 def test_options_that_cannot_be_used(
     options: dict[str, Any], message: str, bundles: dict[str, Path], tmp_path: Path
 ) -> None:

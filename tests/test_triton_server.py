@@ -92,7 +92,7 @@ def requests(count: int) -> list[dict[str, list[str]]]:
 def expected(predictor: hydrant.Predictor, texts: list[Any]) -> Any:
     """The expected answer of a request, flat as in JSON, or its error."""
     try:
-        fields = predictor.predict(texts).to_dict()
+        fields = predictor.predict(texts).arrays
     except hydrant.HydrantError as error:
         return str(error)
     fields["label_index"] = fields["label"]

@@ -46,15 +46,11 @@ from hydrant.tuning.tuned_bundle import StoredProcessor
 from hydrant.tuning.tuning_data import epoch_batches, held_out_share
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, random_plan, save_checkpoint
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
 FILLERS = ["today", "what", "is", "the"]
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-LABELS: dict[str, Any] = {
-    "id2label": dict(enumerate("abcde")),
-    "label2id": {name: index for index, name in enumerate("abcde")},
-}
 
 LEARNING: dict[str, Any] = {"epochs": 6, "batch_size": 4, "learning_rate": 3e-3}
 
@@ -128,10 +124,7 @@ def learned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint without dropout."""
-    folder = tmp_path_factory.mktemp("still")
-    make_model("bert", **NO_DROPOUT, **LABELS).save_pretrained(folder / "bert")
-    make_tokenizer(folder / "source").save_pretrained(folder / "bert")
-    return folder / "bert"
+    return save_checkpoint(tmp_path_factory.mktemp("still") / "bert", **NO_DROPOUT)
 
 
 def state(bundle: Path) -> dict[str, str]:
@@ -144,9 +137,6 @@ def weights(bundle: Path) -> dict[str, torch.Tensor]:
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
-
-
-# Against Hugging Face
 
 
 def trained_by_hand(folder: Path, data: Data, epochs: int, rate: float, bf16: bool = False) -> Any:
@@ -238,11 +228,7 @@ def test_shared_weights_get_the_mean_of_the_members_gradients() -> None:
     shared = ensemble.layers[1].mlp.up.weight, ensemble.classifier.weight
     for weight, gradients in zip(shared, zip(*expected, strict=True), strict=True):
         gradient = weight.grad
-        assert gradient is not None
         torch.testing.assert_close(gradient[0].T, torch.stack(gradients).mean(0), atol=1e-5, rtol=1e-4)
-
-
-# What the members share
 
 
 def forked_bundle(checkpoint: Path, folder: Path, modality: str = "text") -> Path:
@@ -326,9 +312,6 @@ def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneRep
     assert scaled.history[0].temperature == pytest.approx(5 * plain.history[0].temperature, rel=1e-3)
 
 
-# Outcome
-
-
 def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
     path, report = learned
     assert report.bundle == path
@@ -401,8 +384,6 @@ def test_members_tuned_alone(still: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(load_ensemble(tmp_path / "apart")(**inputs).member_logits, logits, atol=1e-5, rtol=0)
     mean = torch.stack([member.state_dict()["layers.1.mlp.up.weight"][0] for member in alone]).mean(0)
     torch.testing.assert_close(weights(tmp_path / "merged")["layers.1.mlp.up.weight"][0], mean)
-    assert apart.drift is not None
-    assert merged.drift is not None
     assert apart.drift["max_abs_logit_difference"] == 0
     assert merged.drift["max_abs_logit_difference"] > 1e-3
     assert merged.drift["unmerged_accuracy"] == apart.accuracy_after
@@ -411,9 +392,6 @@ def test_members_tuned_alone(still: Path, tmp_path: Path) -> None:
     assert manifest["fusion"]["checkpoints"] == 3
     assert manifest["fusion"]["separate"] == ["classifier", "embeddings", "mlp", "norms", "pooler"]
     assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
-
-
-# Interruption
 
 
 def interrupted_after(updates: int) -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
@@ -503,9 +481,6 @@ def test_a_bundle_that_changed_meanwhile_is_not_replaced(bundle: Path, bert_chec
     assert same(weights(bundle), fuse(make_model("bert", seed=9), random_plan("bert", 3)).state_dict())
 
 
-# Parts
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=300), st.integers(1, 9), st.integers(0, 3), st.integers(1, 4))
 def test_an_epoch_has_every_example_once(lengths: list[int], batch_size: int, seed: int, epoch: int) -> None:
     made = epoch_batches(np.array(lengths), batch_size, seed, epoch)
@@ -530,8 +505,6 @@ def test_a_share_of_every_class_is_held_out(labels: list[int], seed: int) -> Non
         assert total == 0 or found < total
 
 
-# Faults
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"], ["f"])}, "label 'f' at example 0"),
     ({"data": (["hello"] * 9, None)}, "has no label"),
@@ -546,9 +519,6 @@ def test_refused(change: dict[str, Any], message: str, source: Path) -> None:
     with pytest.raises(HydrantError, match=message):
         tune(source, **{"data": sentences(30, 0), "how": Jointly(epochs=1), **change})
     assert state(source) == before
-
-
-# The command line
 
 
 def test_interrupted_command_reports_how_to_continue(

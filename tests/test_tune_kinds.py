@@ -34,15 +34,12 @@ def sentences(labels: list[str]) -> tuple[list[str], list[str]]:
     return [f"{words[index % 5]} what is" for index in range(40)], [labels[index % 5] for index in range(40)]
 
 
-@pytest.mark.parametrize(
-    ("low_rank", "how"),
-    [
-        ("merge", Jointly(**NUMBERS)),
-        ("merge", PerMember(**NUMBERS, keep_separate="mlp")),
-        ("keep", Jointly(**NUMBERS)),
-        ("keep", PerMember(**NUMBERS)),
-    ],
-)
+@pytest.mark.parametrize(("low_rank", "how"), [
+    ("merge", Jointly(**NUMBERS)),
+    ("merge", PerMember(**NUMBERS, keep_separate="mlp")),
+    ("keep", Jointly(**NUMBERS)),
+    ("keep", PerMember(**NUMBERS)),
+])  # fmt: skip
 def test_a_tuned_lora_ensemble(low_rank: str, how: Jointly | PerMember, tmp_path: Path) -> None:
     """Its form stays, its cost is that of its graph, and it is told apart from what its adapters give."""
     bundle = lora_bundle(tmp_path, low_rank)

@@ -119,7 +119,6 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
     Bundle.open(bundle.path).add({f"model.{precision}.onnx": model.SerializeToString()})
     report = verify(bundle.path, "onnxruntime", reading=Reading(examples=20), precision=precision, bisect=True)
     bisection = report.backends[0].bisection
-    assert bisection is not None
     assert bisection.first == "layers.1.mlp.down"
     errors = {probe.value: probe.error for probe in bisection.probes}
     assert errors["layers.1.attention"] < bisection.limit < errors["layers.1.mlp.down"]

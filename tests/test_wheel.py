@@ -149,8 +149,6 @@ def test_a_serving_image_is_small_and_predicts(
     assert "PROBLEM" not in shown
 
 
-# Newer Pythons
-
 PIPELINE = """
 import sys, hydrant
 with hydrant.pipeline(*sys.argv[1:2], backend="onnxruntime") as classify:

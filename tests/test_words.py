@@ -146,17 +146,14 @@ def test_tables_and_lists_of_tagged_words() -> None:
         np.testing.assert_array_equal(examples.labels, EXPECTED)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "tags", "message"),
-    [
-        ([["anna"]], [["O", "O"]], "has 2 tags for 1 words"),
-        ([["anna"]], ["O"], "expected a list with a tag for each word"),
-        (["anna lives"], [["O", "O"]], "expected a list of words"),
-        ([["anna"]], [[7]], "tag '7' at example 0 is not a class"),
-        ([["anna"]], [[True]], "tag 'True'"),
-        ([["anna"]], [[-100]], "no word has a tag"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "tags", "message"), [
+    ([["anna"]], [["O", "O"]], "has 2 tags for 1 words"),
+    ([["anna"]], ["O"], "expected a list with a tag for each word"),
+    (["anna lives"], [["O", "O"]], "expected a list of words"),
+    ([["anna"]], [[7]], "tag '7' at example 0 is not a class"),
+    ([["anna"]], [[True]], "tag 'True'"),
+    ([["anna"]], [[-100]], "no word has a tag"),
+])  # fmt: skip
 def test_invalid_tags_are_rejected(inputs: list[object], tags: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_examples((inputs, tags), TAGS, task="tokens")

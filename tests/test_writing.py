@@ -108,9 +108,6 @@ def test_commands_write_through_and_follow_links(
     assert len(lines.splitlines()) == 24
 
 
-# Failures
-
-
 def test_a_failure_takes_the_folders_away_that_it_made(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "there" / "deep" / "er" / "out", "marker"):

@@ -9,10 +9,10 @@ import numpy as np
 import oracle
 import torch
 import transformers
-from support import kind_of, make_tokenizer
+from support import kind_of, make_tokenizer, named, randomized
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-TAG_NAMES = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
+TAG_NAMES = named(TAGS)
 
 NAMES, PLACES, OTHERS = ["anna", "bert", "carl"], ["paris", "rome"], ["lives", "in", "is", "the", "and", "."]
 
@@ -30,11 +30,7 @@ def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.n
     own = {"classifier_pooling": "mean"} if family == "modernbert" else {}
     torch.manual_seed(seed)
     model = kind(kind.config_class(**{**usual, **own, **TAG_NAMES, **settings}))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_norm = "norm" in name.lower() and name.endswith("weight")
-            parameter.normal_(1.0 if is_norm else 0.0, 0.3)
-    return model.eval()
+    return randomized(model).eval()
 
 
 def loss_with_gate(model: Any, layer: int, head: int, gate: float, inputs: dict[str, Any]) -> float:
@@ -57,6 +53,13 @@ def make_word_tokenizer(folder: Path) -> Any:
     make_tokenizer(folder)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
+
+
+def first_tokens(tokenizer: Any, words: list[str]) -> tuple[Any, list[int]]:
+    """A text's tensors, and the places of every word's first token."""
+    inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+    owners = inputs.word_ids(0)
+    return inputs, [place for place, word in enumerate(owners) if word is not None and word != owners[place - 1]]
 
 
 def sentences(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]]:

@@ -1,7 +1,4 @@
-"""The ways to tune: all members jointly, as a BatchEnsemble, or each member alone and then merged.
-
-Weights that are equal in all members are tuned as one and copied at the end, so a shared trunk stays shared.
-"""
+"""The ways to tune: jointly, as a BatchEnsemble, or each member alone; weights equal in all are tuned as one."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,15 +21,12 @@ from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
 from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .settings import BatchEnsemble, Epoch, best_epoch
+from .settings import BatchEnsemble, Epoch, best_epoch, derived_seed
 from .tuning_data import TuningData
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
-
-
 SCHEMA = 3  # of a checkpoint's files, and of the order of dropout draws
-
 Weights = dict[str, Tensor]
 
 
@@ -64,12 +57,8 @@ class Job(TuningData):
         folder, used = self.settings.how.state, (WEIGHTS, PLAN, ARCHITECTURE)
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
-        facts = {
-            "schema": SCHEMA,
-            "settings": {**self.settings.to_json(), "how": type(self.settings.how).__name__},
-            "data": self.digests,
-            "bundle": files,
-        }
+        chosen = {**self.settings.to_json(), "how": type(self.settings.how).__name__}
+        facts = {"schema": SCHEMA, "settings": chosen, "data": self.digests, "bundle": files}
         return Checkpoint(None if folder is None else Path(folder), facts, "tuning")
 
 
@@ -80,7 +69,6 @@ class Outcome:
     weights: Weights | None
     before: Epoch
     after: Epoch
-    seconds: float
     history: tuple[Epoch, ...] = ()
     members: tuple[tuple[Epoch, ...], ...] = ()
     drift: dict[str, Any] | None = None
@@ -100,7 +88,7 @@ _STAY_ALIKE = (
 
 def member_seed(seed: int, member: int) -> int:
     """Return the seed of one member tuned alone; the first keeps the given seed."""
-    return seed if member == 0 else int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
+    return derived_seed(seed, member) if member else seed
 
 
 def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
@@ -109,7 +97,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     if job.ensemble.members > 1 and alike(shared):
         log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
     done = train(job, job.module(shared), State(checkpoint, "all"))
-    return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
+    return Outcome(done.weights, done.history[0], done.best, done.history)
 
 
 def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) -> Outcome:
@@ -119,10 +107,9 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
-    begin = partial(draw, module, how.deviation, job.settings.seed)
-    done = train(job, module, State(checkpoint, "all"), begin=begin)
+    done = train(job, module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
     weights = None if done.weights is None else merged(done.weights)
-    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, factored=factored)
+    return Outcome(weights, done.history[0], done.best, done.history, factored=factored)
 
 
 def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
@@ -145,14 +132,12 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     before = Epoch(0, None, **job.validation_metrics(job.module(_copy(shared))))
     after = Epoch(max(best_epoch(each.history) for each in done), None, **job.validation_metrics(averaged))
     batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
-    drift = {
-        "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
-    }
-    histories, seconds = tuple(each.history for each in done), sum(each.seconds for each in done)
+    inputs = f"{len(job.held_out)} inputs of {job.held_out.title}"
+    drift = {"inputs": inputs, **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json()}
+    histories = tuple(each.history for each in done)
     if after.nll < before.nll:
-        return Outcome(weights, before, after, seconds, members=histories, drift=drift)
-    return Outcome(None, before, before, seconds, members=histories, drift=drift)
+        return Outcome(weights, before, after, members=histories, drift=drift)
+    return Outcome(None, before, before, members=histories, drift=drift)
 
 
 def _copy(weights: Weights) -> Weights:
@@ -189,7 +174,5 @@ def alike(shared: Mapping[str, Tensor]) -> bool:
 
 def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Weights:
     """Expand weights to the group axis that a bundle stores: at least that of ``before``."""
-    return {
-        name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
-        for name, tensor in weights.items()
-    }
+    groups = {name: max(len(tensor), len(before[name])) for name, tensor in weights.items()}
+    return {name: tensor.expand(groups[name], *tensor.shape[1:]).contiguous() for name, tensor in weights.items()}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calib.decisions.temperature import averaged_nll, best_temperature
+from ..calib.decisions.temperature import averaged_nll, fit_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
 from ..data.label_encoding import are_tags, labelled
@@ -25,13 +25,11 @@ from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
-from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
+from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch, derived_seed
 from .tuning_data import Source, TuningData, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
-
-
 SAVE_SECONDS = 120.0  # between writes of the state within an epoch
 
 
@@ -41,7 +39,6 @@ class Trained:
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
-    seconds: float
 
     @property
     def best(self) -> Epoch:
@@ -56,6 +53,8 @@ def open_accelerator(how: Jointly) -> Any:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
     except ValueError as error:
         raise InputError(f"cannot use device {how.device!r}: {error}; start a new process for it") from error
+    if how.device == "gpu" and accelerator.device.type == "cpu":
+        raise InputError("device is 'gpu', but PyTorch finds none here; use a CUDA build of PyTorch, or device cpu")
     if accelerator.num_processes > 1:
         raise InputError(f"tuning was launched in {accelerator.num_processes} processes; expected one: use no launcher")
     if how.mixed_precision == "bf16":
@@ -91,7 +90,7 @@ def train(
     accelerator.free_memory()  # it keeps references to every prepared module and optimizer
     best = point.best
     weights = None if best is None else {name: best.get(name, own.detach()) for name, own in module.named_parameters()}
-    return Trained(weights, tuple(point.history), point.seconds)
+    return Trained(weights, tuple(point.history))
 
 
 @dataclass
@@ -160,13 +159,12 @@ class _Run:
         factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.how.learning_rate * factor
-        torch.manual_seed(_dropout_seed(settings.seed, point.updates))
+        torch.manual_seed(derived_seed(settings.seed, point.updates))  # independent of earlier draws
         tensors, labels = self.job.training.batch(indices)
         device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
             logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
-        activation = self.module.architecture.score_activation
-        loss = member_loss(logits, torch.from_numpy(labels).to(device), activation)
+        loss = member_loss(logits, torch.from_numpy(labels).to(device), self.module.architecture.score_activation)
         step_loss = float(loss.detach())
         if not math.isfinite(step_loss):
             raise self._diverged("loss", step_loss)
@@ -180,10 +178,8 @@ class _Run:
     def _diverged(self, name: str, value: float) -> InputError:
         self.state.checkpoint.remove()  # resuming there would fail again
         remedy = _remedy(self.job.settings.how, self.point.updates, judged=bool(self.point.history))
-        return InputError(
-            f"the {name} became {value} after {self.point.updates} updates; expected a finite number: {remedy}; "
-            "nothing was written"
-        )
+        wrong = f"the {name} became {value} after {self.point.updates} updates"
+        return InputError(f"{wrong}; expected a finite number: {remedy}; nothing was written")
 
     def _words(self, epoch: int) -> str:
         """Return a progress title: the last epoch's metrics, and the remaining time at most."""
@@ -207,11 +203,7 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """Return NLL, accuracy and ECE at the best temperature; for regression NLL and RMSE.
-
-    The best temperature removes the sharpening by tuning. Tags count by words, relevance as two classes, multi-label
-    predictions as a whole. Leaves ``module`` in evaluation mode.
-    """
+    """NLL, accuracy and ECE at the best temperature, for regression NLL and RMSE; leaves the evaluation mode on."""
     outputs = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels
     words: list[tuple[np.ndarray, np.ndarray]] = []  # logits and labels of tagged words, batch by batch
@@ -236,27 +228,20 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         return _regression(outputs, labels, module.architecture.score_activation)
     if outputs.shape[-1] == 1:
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=-1)  # not relevant, relevant
-    temperature = best_temperature(outputs, labels)
+    temperature = fit_temperature(outputs, labels)
     probabilities = summarise(outputs, temperature)["probabilities"]
-    return {
-        "nll": averaged_nll(outputs, labels, temperature),
-        "accuracy": accuracy(probabilities, labels),
-        "ece": expected_calibration_error(probabilities, labels),
-        "temperature": temperature,
-    }
+    nll, ece = averaged_nll(outputs, labels, temperature), expected_calibration_error(probabilities, labels)
+    return {"nll": nll, "accuracy": accuracy(probabilities, labels), "ece": ece, "temperature": temperature}
 
 
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the NLL of an example's labels [N, C], the share without an error, and ECE, from logits [N, M, C]."""
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
-    temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
+    temperature = fit_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
-    return {
-        "nll": float(joint_losses(probabilities, labels).mean()),
-        "accuracy": float(((probabilities > 0.5) == labels).all(axis=1).mean()),
-        "ece": float(label_errors(probabilities, labels).mean()),
-        "temperature": temperature,
-    }
+    nll, ece = (float(of(probabilities, labels).mean()) for of in (joint_losses, label_errors))
+    right = ((probabilities > 0.5) == labels).all(axis=1)
+    return {"nll": nll, "accuracy": float(right.mean()), "ece": ece, "temperature": temperature}
 
 
 def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivation) -> dict[str, Any]:
@@ -265,8 +250,3 @@ def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivat
     errors, variance = labels - scores.mean(axis=1), scores.var(axis=1)
     nll = float(gaussian_nll(errors, variance, fit_scale(errors, variance)).mean())
     return {"nll": nll, "accuracy": None, "ece": None, "temperature": 1.0, "rmse": rmse(errors)}
-
-
-def _dropout_seed(seed: int, updates: int) -> int:
-    """Return the seed of one update's dropout, independent of earlier draws."""
-    return int(np.random.SeedSequence([seed, updates]).generate_state(1, np.uint64)[0] >> 1)

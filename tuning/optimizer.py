@@ -47,9 +47,7 @@ def rate_at(update: int, updates: int, warmup: float) -> float:
     [0.5, 1.0, 1.0, 0.125]
     """
     rising = round(updates * warmup)
-    if update < rising:
-        return (update + 1) / rising
-    return (updates - update) / (updates - rising)
+    return (update + 1) / rising if update < rising else (updates - update) / (updates - rising)
 
 
 def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivation = "identity") -> Tensor:

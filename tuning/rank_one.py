@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..bundle.architecture import PROJECTIONS
 from ..errors import InputError, cut
 from ..fusion import FusedClassifier
 from ..fusion.grouped import GroupedLinear
@@ -68,9 +69,8 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     if how.fork_from is None:
         return first
     if type(how.fork_from) is not int or not first <= how.fork_from < layers:
-        raise InputError(
-            f"fork_from is {cut(how.fork_from)}; expected a layer from {first}, where members fork, to {layers - 1}"
-        )
+        wrong = f"fork_from is {cut(how.fork_from)}"
+        raise InputError(f"{wrong}; expected a layer from {first}, where members fork, to {layers - 1}")
     return how.fork_from
 
 
@@ -121,15 +121,10 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def adapter_metadata(modules: list[str]) -> dict[str, Any]:
     """Return the manifest entry for modules with a weight for each member (``cost`` reads it)."""
-    names = [
-        f"{module.removesuffix('qkv')}{kind}"
-        for module in modules
-        for kind in (("query", "key", "value") if module.endswith("qkv") else ("",))
-    ]
-    return {
-        "adapted": {name: {"rank": 1, "low_rank": False} for name in names},
-        "separate": sorted(name for name in names if name in ("pooler", "classifier")),
-    }
+    parts = [PROJECTIONS[:3] if module.endswith("qkv") else ("",) for module in modules]
+    names = [f"{each.removesuffix('qkv')}{kind}" for each, kinds in zip(modules, parts, strict=True) for kind in kinds]
+    adapted = {name: {"rank": 1, "low_rank": False} for name in names}
+    return {"adapted": adapted, "separate": sorted({"pooler", "classifier"}.intersection(names))}
 
 
 def _linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:

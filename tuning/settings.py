@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from ..bundle.architecture import check_parts
 from ..errors import InputError, check_seed, cut
 
-Device = Literal["auto", "cpu"]
+Device = Literal["auto", "cpu", "gpu"]
 MixedPrecision = Literal["no", "bf16"]
 
 
@@ -29,7 +31,7 @@ class Jointly:
             above the fork.
         freeze: number of layers, from the input, left untuned (default: those below the fork). For one model, or
             members that keep the same heads and have no fork. 0 tunes all.
-        device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
+        device: device to tune on; auto is a GPU if PyTorch finds one.
         mixed_precision: bf16 computes matrix products in bfloat16. Faster on GPUs of compute capability 8.0 or more
             and CPUs with AMX or AVX512-BF16. Weights, updates, the trunk and evaluation stay in float32.
         state: folder for progress; an interrupted tuning resumes from it, with the same result. Deleted once the result
@@ -122,18 +124,10 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The settings that determine the result, as a JSON object."""
-        numbers: tuple[str, ...] = ("learning_rate", "weight_decay", "warmup", "patience")
-        if isinstance(self.how, BatchEnsemble):
-            numbers += ("fork_from", "deviation", "factors_only")
-        return {
-            "epochs": self.how.epochs,
-            "batch_size": self.batch_size,
-            **{name: getattr(self.how, name) for name in numbers},
-            "seed": self.seed,
-            "device": self.how.device,
-            "mixed_precision": self.how.mixed_precision,
-            "frozen": self.trunk,
-        }
+        names = ["epochs", "learning_rate", "weight_decay", "warmup", "patience", "device", "mixed_precision"]
+        names += ["fork_from", "deviation", "factors_only"] if isinstance(self.how, BatchEnsemble) else []
+        chosen = {name: getattr(self.how, name) for name in names}
+        return {**chosen, "batch_size": self.batch_size, "seed": self.seed, "frozen": self.trunk}
 
 
 @dataclass(frozen=True)
@@ -147,6 +141,11 @@ class Epoch:
     ece: float | None
     temperature: float
     rmse: float | None = None  # for regression, which has no accuracy and no ECE
+
+
+def derived_seed(seed: int, number: int) -> int:
+    """A seed for one of many draws, independent of the others."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
@@ -176,7 +175,7 @@ class TuneReport:
         graphs: graphs of the bundle that were exported again.
         dropped: files of the untuned bundle that the tuned one lacks → the command that makes each again.
         frozen: number of unchanged layers, counted from the input.
-        seconds: duration of tuning, without interruptions.
+        seconds: duration of the call.
         rmse_before, rmse_after: RMSE of regression scores; ``None`` for other tasks.
     """
 

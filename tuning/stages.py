@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ def tuned(
     progress: Progress,
 ) -> TuneReport:
     """Tune a bundle; see :func:`hydrant.tune`."""
+    begun = time.monotonic()
     bundle.architecture()  # raises unless the family is declared
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
@@ -73,18 +75,16 @@ def tuned(
             dropped = copy_bundle(bundle, target, replaces)
     checkpoint.remove()
     place = target if output is not None else bundle.path
-    return _report(job, done, place, graphs, dropped, held_out=validation is None)
+    seconds = time.monotonic() - begun
+    return _report(job, done, place, graphs, dropped, validation is None, seconds)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
     """Raise if parts should separate although members share a weight with low-rank updates."""
-    forms = bundle.manifest.get("fusion", {}).get("adapted", {})
-    updated = [name for name, form in forms.items() if form["low_rank"]]
+    updated = [name for name, form in bundle.manifest.get("fusion", {}).get("adapted", {}).items() if form["low_rank"]]
     if separate and updated:
-        raise InputError(
-            f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)}); omit keep_separate "
-            "(--keep-separate), or fuse again with --low-rank merge"
-        )
+        wrong = f"bundle {bundle.path} has low-rank updates ({listing(updated, 3)})"
+        raise InputError(f"{wrong}; omit keep_separate (--keep-separate), or fuse again with --low-rank merge")
 
 
 def _job(
@@ -135,19 +135,16 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     if how.freeze is None:
         return shared if fork < len(ensemble.layers) and not how.unfreeze else 0
     if how.freeze > shared:
-        raise InputError(
-            f"freeze (--freeze) is {how.freeze}; expected at most {shared}, the layers of the shared trunk"
-        )
+        wrong = f"freeze (--freeze) is {how.freeze}"
+        raise InputError(f"{wrong}; expected at most {shared}, the layers of the shared trunk")
     return how.freeze
 
 
 def _check_alike(training: Source, held_out: Source) -> None:
     if training.labels.dtype != held_out.labels.dtype:
         relevance, numbers = (training, held_out) if training.labels.dtype == np.int64 else (held_out, training)
-        raise InputError(
-            f"the labels of {relevance.name} are all 0 or 1, but {numbers.name} has other numbers; expected labels "
-            "of one kind in both"
-        )
+        wrong = f"the labels of {relevance.name} are all 0 or 1, but {numbers.name} has other numbers"
+        raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: list[str]) -> FusedClassifier:
@@ -168,7 +165,13 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
 
 
 def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
-    """Return the manifest's entries about the tuning."""
+    """Return the manifest's entries about the tuning; fingerprints also of the data of an earlier one."""
+    stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
+    fingerprints = {}
+    for name, source in (("data", job.training), ("validation", job.held_out)):
+        now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
+        if now is not None:
+            fingerprints[name] = (now if before is None else now | before).to_json()
     facts = {
         "data": job.training.title,
         "examples": len(job.training),
@@ -176,7 +179,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1],
-        "fingerprints": _fingerprints(job),
+        "fingerprints": fingerprints,
         "per_member": bool(done.members),
         "epochs": done.epochs,
         "best_epoch": done.after.epoch,
@@ -189,45 +192,25 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
 
-def _fingerprints(job: Job) -> dict[str, Any]:
-    """Return fingerprints of the training and validation examples, merged with those of an earlier tuning."""
-    stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
-    fingerprints = {}
-    for name, source in (("data", job.training), ("validation", job.held_out)):
-        now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
-        if now is not None:
-            fingerprints[name] = (now if before is None else now | before).to_json()
-    return fingerprints
-
-
 def _report(
-    job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
+    job: Job,
+    done: Outcome,
+    path: Path,
+    graphs: Graphs | None,
+    dropped: Mapping[str, str],
+    held_out: bool,
+    seconds: float,
 ) -> TuneReport:
-    metrics: dict[str, Any] = {
-        f"{name}_{when}": getattr(epoch, name)
-        for name in ("nll", "accuracy", "ece", "rmse")
-        for when, epoch in (("before", done.before), ("after", done.after))
-    }
+    names = ("nll", "accuracy", "ece", "rmse")
+    metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
+    metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
-        bundle=path,
-        data=job.training.title,
-        examples=len(job.training),
-        validation=job.held_out.title,
-        validation_examples=len(job.held_out),
-        held_out=held_out,
-        device=str(job.accelerator.device),
-        epochs=done.epochs,
-        best_epoch=done.after.epoch,
-        **metrics,
-        history=done.history,
-        members=done.members,
-        drift=done.drift,
-        unseen=tuple(_unseen(job.bundle, job.training)),
-        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
-        dropped=dropped,
-        frozen=job.settings.trunk,
-        seconds=done.seconds,
-    )
+        bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
+        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
+        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
+        history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
+        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,
+    )  # fmt: skip
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:

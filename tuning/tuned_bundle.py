@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16 and INT8 depend on data
 
-REPORTS = {
-    "reports/verify.json": "verify {}",
-    "reports/profile.json": "profile {}",
-    "reports/evaluation.json": "evaluate {} --data FILE",
-}
+REPORTS = {f"reports/{verb}.json": f"{verb} {{}}" for verb in ("verify", "profile")}
+REPORTS["reports/evaluation.json"] = "evaluate {} --data FILE"
 
 
 class StoredProcessor:

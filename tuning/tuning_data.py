@@ -1,8 +1,4 @@
-"""Tuning examples: read, split, checked in full before any update, and batched by length.
-
-Members share all layers below the fork, the trunk. While the trunk stays unchanged, it runs once over the data, and
-every epoch reads its activations: an epoch costs only the layers above the fork.
-"""
+"""Tuning examples, checked in full before any update; an unchanged trunk runs over them once, not in every epoch."""
 
 from __future__ import annotations
 
@@ -35,10 +31,7 @@ from ..progress import Progress
 from .settings import Settings
 
 log = logging.getLogger(__name__)
-
-
 HELD_OUT = 10  # without validation data, hold out one in this many examples of each class
-
 CHUNK = 64
 
 
@@ -113,7 +106,6 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
 
 MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
-
 HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
 
 
@@ -135,10 +127,8 @@ def activations(job: TuningData, module: FusedClassifier) -> Iterator[TuningData
         yield job
         return
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        training, held_out = (
-            Activations(source, module, job, Path(folder) / name)
-            for name, source in (("training", job.training), ("held_out", job.held_out))
-        )
+        training = Activations(job.training, module, job, Path(folder) / "training")
+        held_out = Activations(job.held_out, module, job, Path(folder) / "held_out")
         yield replace(job, training=training, held_out=held_out)
 
 

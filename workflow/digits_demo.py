@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.head_plan import HeadPlan
 from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
@@ -103,10 +102,8 @@ def _stages(
     """Train a model, build the ensemble and the single model's bundle; return True if every gate holds."""
     from PIL import Image
 
-    from ..calib.decisions.calibrate_bundle import calibrate
+    from ..evaluation.fair_rival import build_rival
     from ..export import export_onnx
-    from ..fusion import fuse, save_bundle
-    from ..models.checkpoint import load_processor
 
     checkpoint = stage / "checkpoint"
     say(f"train     a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")
@@ -124,15 +121,14 @@ def _stages(
         recipe = Recipe(members=MEMBERS, budget=BUDGET)
         report = make(checkpoint, stage / "train.npz", stage / "calibration.npz", recipe=recipe, **tests, **settings)
         say("single    the model as a bundle of one member, calibrated on the same examples")
-        plan = Bundle.open(stage / "bundle").plan()
-        plan.save(stage / "plan.json")
-        single = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
-        save_bundle(fuse(checkpoint, single), stage / "single", load_processor(checkpoint, "image"))
-        export_onnx(stage / "single")
-        read = partial(read_examples, labels=Bundle.open(stage / "single").labels)
-        train, validation, test = (read(stage / f"{name}.npz") for name in ("train", "calibration", "test"))
+        bundle = Bundle.open(stage / "bundle")
+        bundle.plan().save(stage / "plan.json")
+        train, validation, test = (
+            read_examples(stage / f"{name}.npz", bundle.labels) for name in ("train", "calibration", "test")
+        )
         parts = parted(train, validation, test, None, None, seed)
-        calibrate(stage / "single", parts.fitting, fit=parts.training, seed=seed)
+        build_rival(checkpoint, stage / "single", parts.fitting, fit=parts.training, seed=seed)
+        export_onnx(stage / "single")
     return report.verified
 
 

@@ -40,12 +40,14 @@ from .stage_summaries import (
     MakeReport,
     behind_line,
     calibrated_line,
+    control_line,
     evaluated_line,
     fused_line,
     planned_line,
     tuned_line,
     verified_line,
 )
+from .time_estimate import estimated_seconds, in_words
 from .workspace import Workspace, link_folder
 
 log = logging.getLogger(__name__)
@@ -61,8 +63,14 @@ ERROR_MARGIN = 1.0
 FIRST, SECOND = "first tuning", "second plan"
 """Stages of the tuning: the planned members, and a second plan if these fail."""
 
+MAX_SAMPLE = 100
+"""Characters of an input to try."""
+
 UNKNOWN = "unknown"
 """Prefix of the digest of data that cannot be compared with another call's."""
+
+CONTROLS, CONTROL = "control", ("control-above-fork", "control-whole")
+"""Folder of the tuned single models in a workspace, and their names."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
 
@@ -91,6 +99,9 @@ def make(
 ) -> MakeReport:
     """Create a bundle that is ready to deploy: plan, fuse, tune, export, calibrate, verify and evaluate.
 
+    The single model is calibrated on the same data, as the fair rival in the report: the verdict says what the members
+    add to it.
+
     Data used for choices are never reported on. The shuffled validation data are split into thirds: for plan and epoch,
     for temperature and thresholds, and without test data for the report. One half of the OOD data chooses the OOD
     score, the other half is reported on.
@@ -104,7 +115,7 @@ def make(
         validation: labelled data that the model was not trained on.
         ood: out-of-distribution (OOD) data; labels are ignored.
         output: bundle folder to create.
-        recipe: settings of the ensemble: ``Recipe(budget=1.0, fast=True)``.
+        recipe: settings: ``Recipe(budget=1.0, epochs=3)``, ``Recipe(members=1)``.
         test: labelled test data for the report (default: a third of the validation data).
         test_ood: OOD test data for the report (default: half of the OOD data).
         html: write the evaluation report with pictures to one HTML file.
@@ -126,6 +137,8 @@ def make(
     check_seed(seed)
     output = Path(output)
     check_replaceable(output, MANIFEST, force)
+    if recipe.control:
+        check_replaceable(controls_of(output), CONTROLS, force)
     if html is not None:
         for place in (output, workspace_of(output)):
             if Path(html).resolve().is_relative_to(place.resolve()):
@@ -138,7 +151,7 @@ def make(
         if isinstance(source, (str, Path)):
             check_named(source)
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
-    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * (html is not None)]:
+    for module in [*needed, *["accelerate"] * (not recipe.single), *["jinja2"] * (html is not None)]:
         require(module, "make", "make a bundle")  # importing takes seconds
     started = time.monotonic()
     with folders_above(output):
@@ -147,7 +160,9 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
             stages = job.stages(space, parts, None if html is None else Path(html))
-            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1))
+            inputs = (str(each) for each in parts.reporting.inputs if isinstance(each, str | Path))
+            sample = next((each for each in inputs if len(each) <= MAX_SAMPLE), None)
+            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
             job.publish(space, report, force)
     return report
 
@@ -156,6 +171,11 @@ def workspace_of(output: Path) -> Path:
     """Return the folder of the finished stages."""
     place = output.resolve()
     return place.with_name(f"{place.name}.make")
+
+
+def controls_of(output: Path) -> Path:
+    """Return the folder of the tuned single models (``--control``)."""
+    return workspace_of(output).with_suffix(".control")
 
 
 class _Job:
@@ -243,39 +263,47 @@ class _Job:
         from ..evaluation.verifier import verify
         from ..export import export_onnx
 
+        single = self.recipe.single
         untuned, bundle = space.folder / "untuned", self._bundle(space)
         records: dict[str, Any] = {}
         every: dict[str, Any] = {"reading": self.all, **self.how}
-        targets: dict[str, Any] = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
+        targets = {name: getattr(self.recipe, name) for name in ("abstain", "flags", "distance_form")}
         measured = parts.reporting, parts.unknown_reporting
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
             records[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.summary(name, line)}")
 
+        if not space.recorded("fuse"):
+            seconds = estimated_seconds(self.model, self.architecture, parts, self.recipe)
+            self.say(f"time      {in_words(seconds)} at the present load; stages that finish are not repeated")
         plan = space.folder / "plan.json"
-        stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=not self.recipe.fast))
-        stage("fuse", fused_line, lambda: self._fuse(plan, untuned))
-        if not self.recipe.fast:
+        if single:
+            stage("fuse", fused_line, lambda: self._fuse(self._whole(), bundle))
+        else:
+            stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
+            stage("fuse", fused_line, lambda: self._fuse(HeadPlan.load(plan), untuned))
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
             if space.summary(FIRST, behind_line):
                 space.stage(SECOND, lambda: self._second(space.folder, parts))
-        stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
-        self._tidy(space, records["tune"])
+            stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
+            self._tidy(space, records["tune"])
         exported = "{graph}, checked".format_map
         stage("export", exported, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
-        stage(
-            "calibrate", calibrated_line,
-            lambda: calibrate(
-                bundle, parts.fitting, parts.unknown_fitting, fit=parts.training, **targets, **every
-            ).to_json(),
-        )  # fmt: skip
+        calibrating = {"fit": parts.training, "ood": parts.unknown_fitting, **targets, **every}
+        stage("calibrate", calibrated_line, lambda: calibrate(bundle, parts.fitting, **calibrating).to_json())
+        if not single:
+            stage("single", calibrated_line, lambda: self._rival(space, bundle, parts, calibrating))
+        controls = []
+        if self.recipe.control:
+            controls = [space.folder / CONTROLS / name for name in CONTROL]
+            stage("control", control_line, lambda: self._controls(controls, bundle, parts, calibrating))
         stage("verify", verified_line, lambda: verify(bundle, data=parts.reporting, **self.how).to_json())
         if html is not None and not (html.is_file() and space.recorded("evaluate").get("html") == str(html)):
             space.forget("evaluate")  # it also writes the page
         stage(
             "evaluate", evaluated_line,
-            lambda: evaluate(bundle, *measured, compare=[self.model], html=html, **every).to_json(),
+            lambda: evaluate(bundle, *measured, compare=[self.model, *controls], html=html, **every).to_json(),
         )  # fmt: skip
         return records
 
@@ -284,6 +312,10 @@ class _Job:
         bundle = Bundle.open(self._bundle(space)).add({MAKE_REPORT: to_json_bytes(report.stored())})
         with staged_folder(self.output, MANIFEST, force) as stage:
             link_folder(bundle.path, stage)
+        if self.recipe.control:
+            with staged_folder(controls_of(self.output), CONTROLS, force) as stage:
+                link_folder(space.folder / CONTROLS, stage)
+                (stage / CONTROLS).touch()
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
@@ -305,12 +337,48 @@ class _Job:
         shape = {"layers": plan.layers, "heads": plan.heads, "members": len(plan.members)}
         return {**facts, **shape, "method": plan.method}
 
-    def _fuse(self, plan: Path, target: Path) -> dict[str, Any]:
+    def _whole(self) -> HeadPlan:
+        """Return the plan of the single model."""
+        return HeadPlan.all_heads(self.architecture.family, self.architecture.layers, self.architecture.heads)
+
+    def _rival(self, space: Workspace, bundle: Path, parts: Parts, calibrating: dict[str, Any]) -> dict[str, Any]:
+        """Calibrate the single model on the same data, and store the result beside the bundle's reports."""
+        from ..evaluation.fair_rival import build_rival, rival_files
+
+        folder = space.folder / "single"
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted stage
+        facts = build_rival(self.model, folder, parts.fitting, **calibrating).to_json()
+        Bundle.open(bundle).add(rival_files(Bundle.open(folder)))
+        shutil.rmtree(folder)
+        return facts
+
+    def _controls(
+        self, controls: Sequence[Path], bundle: Path, parts: Parts, calibrating: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Tune the single model as the members were, above their fork and as a whole, and calibrate both."""
+        from ..calib.decisions.calibrate_bundle import calibrate
+        from ..tuning import tune
+
+        source, facts = controls[0].parent.with_name("whole"), {}
+        for folder, freeze in zip(controls, (Bundle.open(bundle).plan().fork, 0), strict=True):
+            for place in (source, folder):
+                shutil.rmtree(place, ignore_errors=True)  # of an interrupted stage
+            self._fuse(self._whole(), source)
+            how = replace(self.recipe.tuning(), freeze=freeze)
+            data: dict[str, Any] = {"validation": parts.choosing, "output": folder, "reading": self.all}
+            report = tune(source, parts.training, how, **data, **self.how)
+            calibrate(folder, parts.fitting, **calibrating)
+            facts[folder.name] = {"nll_before": report.nll_before, "nll_after": report.nll_after}
+        shutil.rmtree(source)
+        return facts
+
+    def _fuse(self, plan: HeadPlan, target: Path) -> dict[str, Any]:
         from ..fusion import fuse, save_bundle
         from ..models.checkpoint import load_processor
 
         shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
-        ensemble = fuse(self.model, HeadPlan.load(plan))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        ensemble = fuse(self.model, plan)
         bundle = save_bundle(ensemble, target, load_processor(self.model, self.architecture.modality))
         cost = cost_of(bundle)
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
@@ -328,7 +396,7 @@ class _Job:
         examples = HeldOut(parts.choosing, ready, shape, self.reading.batch_size)
         whole = whole_model(load_model(self.model))
         [single] = measure(whole, [unpruned(shape)], examples, progress=self.how["progress"])
-        facts = {"fast": False, "single_accuracy": single.accuracy, "single_rmse": single.rmse}
+        facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
         return {**facts, **self._tuned(untuned, target, parts, facts)}
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
@@ -337,15 +405,11 @@ class _Job:
         facts = self._plan(plan, parts, to_tune=False)
         same = HeadPlan.load(plan).members == HeadPlan.load(folder / "plan.json").members
         if not same:
-            self._fuse(plan, folder / "instead")
+            self._fuse(HeadPlan.load(plan), folder / "instead")
         return {"instead": facts, "same_heads": same}
 
     def _tune(self, space: Workspace, target: Path, parts: Parts) -> dict[str, Any]:
         """Return the first tuning's record, or tune the members of the second plan."""
-        if self.recipe.fast:
-            shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
-            link_folder(space.folder / "untuned", target)
-            return {"tuned": False, "fast": True}
         first, second = space.recorded(FIRST), space.recorded(SECOND)
         if not second:
             return first

@@ -9,14 +9,15 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
+from ..calib.taps import DistanceForm
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tasks import TaskName
-from ..tuning.settings import Jointly, MixedPrecision
+from ..tuning.settings import Device, Jointly, MixedPrecision
 
 EVERY_TOKEN = 1.5
 """Default budget if the last layer runs on every token: three members can diverge in the last third."""
 
-TUNING = ("epochs", "learning_rate", "mixed_precision")
+OF_ENSEMBLES = ("budget", "method", "control", "epochs", "learning_rate", "mixed_precision", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,47 +25,62 @@ class Recipe:
     """Settings of ``make``.
 
     Attributes:
-        members: number of members.
+        members: number of members; 1 calibrates the single model. It also fits its distance, in seconds.
         budget: largest cost, relative to the single model's operations (default: 1.0, or 1.5). It is 1.5 if
             the classifier reads every token or patch of the last layer.
         method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
             for each member. Circuits are searched for separation on the OOD data that choose; without such data, and
             for regression, for likelihood. In Python also an option object: ``Taylor(noise=1.0)``.
-        fast: skip tuning: saves minutes, but detects OOD inputs less well. The three parameters that follow must then
+        fast: a first look: calibrate the single model with its distance, in seconds. Settings of ensembles must then
             keep their defaults.
+        control: also tune the single model alike, to compare with. It is tuned above the members' fork and as a whole;
+            both bundles are kept in ``OUTPUT.control``.
         epochs: largest number of passes over the training data.
         learning_rate: peak learning rate; only layers above the fork are trained.
         mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
+        device: device to tune on; auto is a GPU if PyTorch finds one.
         abstain: threshold for abstention.
         flags: threshold for flagging OOD inputs.
+        distance_form: standardization of the distance, as in ``calibrate``: length or constant.
     """
 
     members: int = 3
     budget: float | None = None
     method: str | Method = "taylor"
     fast: bool = False
+    control: bool = False
     epochs: int = 2
     learning_rate: float = 1e-4
     mixed_precision: MixedPrecision = "no"
+    device: Device = "auto"
     abstain: Coverage = field(default_factory=Coverage)
     flags: FalseAlarm = field(default_factory=FalseAlarm)
+    distance_form: DistanceForm = "length"
 
     def __post_init__(self) -> None:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
-        for name in TUNING:
-            if self.fast and getattr(self, name) != getattr(type(self), name):
+        if not is_whole(self.members, 1):
+            raise InputError(f"members is {cut(self.members)}; expected a whole number, 1 or more")
+        for name in OF_ENSEMBLES:
+            if self.single and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
-                    f"{name} = {getattr(self, name)} and fast exclude each other: fast skips tuning; omit one of them"
+                    f"{name} = {getattr(self, name)} is a setting of ensembles, but fast or members=1 asks for the "
+                    f"single model; omit one of them"
                 )
-        if not is_whole(self.members, 2):
-            raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
+        if self.fast and self.members not in (1, type(self).members):
+            raise InputError(f"members = {self.members} and fast exclude each other; omit one of them")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
                 "method 'dropout' has no budget; expected taylor, circuit or random (for dropout: "
                 "`hydrant plan --method dropout`, then `hydrant fuse`)"
             )
+
+    @property
+    def single(self) -> bool:
+        """True for a bundle of one member with all heads, without tuning."""
+        return self.fast or self.members == 1
 
     def limit(self, architecture: Architecture) -> float:
         """Return the largest cost of a plan for this architecture."""
@@ -84,7 +100,8 @@ class Recipe:
 
     def tuning(self) -> Jointly:
         """Return the settings of the tuning."""
-        return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
+        names = ("epochs", "learning_rate", "mixed_precision", "device")
+        return Jointly(**{name: getattr(self, name) for name in names})
 
 
 def _names(method: str | Method) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ class MakeReport:
     """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
 
     ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
+    ``sample``: an input to try, if it is a text or a file.
     """
 
     bundle: Path
     stages: Mapping[str, Any]
     examples: Mapping[str, int | None]
     seconds: float
+    sample: str | None = None
 
     @property
     def verified(self) -> bool:
@@ -42,11 +44,15 @@ class MakeReport:
         return {"hydrant": __version__, "verified": self.verified, **facts}
 
     def stored(self) -> dict[str, Any]:
-        """Return the reproducible report for the bundle, without seconds and folders."""
+        """Return the reproducible report for the bundle, without seconds, folders and inputs."""
         stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
         if html := stages.get("evaluate", {}).get("html"):
             stages["evaluate"]["html"] = Path(html).name
-        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+        return {
+            **_timeless(replace(self, sample=None).to_json()),
+            "bundle": self.bundle.resolve().name,
+            "stages": stages,
+        }
 
 
 def _timeless(facts: Facts) -> dict[str, Any]:
@@ -97,8 +103,6 @@ def fused_line(facts: Facts) -> str:
 
 def tuned_line(facts: Facts) -> str:
     """Describe the gain of tuning."""
-    if facts["fast"]:
-        return "skipped (fast)"
     frozen = f", the {facts['frozen']} layers below the fork not tuned" if facts["frozen"] else ""
     instead = lost = ""
     if "instead" in facts:
@@ -134,12 +138,19 @@ def calibrated_line(facts: Facts) -> str:
     parts = [_scaled(facts)]
     distance = facts["distance"]
     if distance is not None:
-        parts.append(f"distance from {len(distance['taps'])} taps ({distance.get('chosen', 'given')})")
+        count = len(distance["taps"])
+        parts.append(f"distance from {count} tap{'s' * (count != 1)} ({distance.get('chosen', 'given')})")
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
             parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}")
     return "; ".join(parts)
+
+
+def control_line(facts: Facts) -> str:
+    """Describe the gain of tuning the single model alike."""
+    gains = [f"{name} NLL {each['nll_before']:.4f} → {each['nll_after']:.4f}" for name, each in facts.items()]
+    return f"the single model tuned alike: {', '.join(gains)}"
 
 
 def _scaled(facts: Facts) -> str:
@@ -172,7 +183,6 @@ def failed_gates(facts: Facts) -> str:
 def evaluated_line(facts: Facts) -> str:
     """Return the verdict against the single model."""
     figures_of(facts)  # raises if the record is damaged
-    sentences = [verdict["sentence"] for verdict in facts["verdict"]]
     seen = any(SEEN in note or NEAR in note for note in facts["notes"])
     which = "(an earlier step has seen some, see the warning)" if seen else "used for no choice"
-    return f"on {facts['examples']} examples {which}: {' '.join(sentences)}"
+    return f"on {facts['examples']} examples {which}: {' '.join(facts['headline'])}"

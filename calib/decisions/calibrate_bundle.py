@@ -34,6 +34,7 @@ from ..features import (
     squared_of,
     unseen_classes,
 )
+from ..taps import DistanceForm
 from .fit import FITS, Request, Sample, predicted_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 
@@ -73,6 +74,7 @@ def calibrate(
     fit: Any = None,
     taps: str | Sequence[int] = "auto",
     rank: int | None = None,
+    distance_form: DistanceForm = "length",
     abstain: Coverage | Risk = Coverage(),
     flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
@@ -106,6 +108,9 @@ def calibrate(
             model's width; if the trunk of a text model is read and 50 classes or more have training examples, it is one
             fewer than these classes, at most 64. Fewer dimensions are cheaper and flag less noise: those that separate
             the classes best, and random ones for the rest, if classes are few and in the members' last vectors.
+        distance_form: standardization of the distance: length or constant. ``length``, for texts, fits location and
+            scale of each tap as lines in 1/n for n tokens, since short texts vary more; it also gives each text a
+            length deviation. ``constant``, and always images, tags and fewer than 100 texts, has one pair for all.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: rule of OOD flags: ``FalseAlarm(0.05)``.
@@ -120,7 +125,7 @@ def calibrate(
     Raises:
         InputError: data or options are unusable, the bundle was tuned on the data, or examples are too few.
         BackendError: outputs of the model are not finite.
-        MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
+        MissingExtraError: torch or onnx is not installed.
         BundleError: the bundle is missing, altered or malformed, a graph cannot be calibrated, or an engine cannot be
             read.
     """
@@ -134,7 +139,7 @@ def calibrate(
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
     task = architecture.task
-    check_options(fit, taps, rank, architecture.width)
+    check_options(fit, taps, rank, distance_form, architecture.width)
     FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
     graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
@@ -149,7 +154,7 @@ def calibrate(
     notes += against_training(bundle, examples, training, force)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
-    samples = partial(_word_samples, bundle.labels) if architecture.every_token else _samples
+    samples = partial(_word_samples, bundle.labels) if architecture.every_token else partial(_samples, distance_form)
     sample, ood_sample, density = samples(reference, examples, ood, distances)
     about = {
         "data": examples.name,
@@ -159,20 +164,20 @@ def calibrate(
         "seed": seed,
         **fingerprints(architecture.modality, data=examples, ood=ood),
     }
-    request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
+    request = Request(targets, bundle.labels, about, architecture.score_activation)
     fitted = FITS[task].fit(sample, ood_sample, request)
-    notes += FITS[task].notes(sample, request)
+    notes += FITS[task].notes(sample, request, fitted)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
 def _samples(
-    reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
+    form: DistanceForm, reference: Reference, examples: Examples, ood: Examples | None, distances: Distances
 ) -> tuple[Sample, Sample | None, Density | None]:
     """Outputs of the reference with their distances, and the chosen distance."""
     logits, squared = reference.run(examples, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
-    density, id_distance, ood_distance = settled(distances, squared, ood_squared)
+    density, id_distance, ood_distance = settled(distances, squared, ood_squared, form)
     ood_sample = None if ood_logits is None else Sample(ood_logits, distance=ood_distance)
     return Sample(logits, examples.labels, id_distance), ood_sample, density
 
@@ -191,7 +196,8 @@ def _word_samples(
         ood_squared = squared_of(distances, ood_words.outputs)
         if len(distances) > 1:  # the spans choose one
             of_spans = _largest(words, names), _largest(ood_words, names)
-    density, id_distance, ood_distance = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
+    squared = squared_of(distances, words.outputs)
+    density, id_distance, ood_distance = settled(distances, squared, ood_squared, "constant", of_spans)
     ood_sample = None if ood_words is None else Sample(ood_words.outputs["logits"], None, ood_distance, ood_words.texts)
     return Sample(words.outputs["logits"], labels, id_distance, words.texts, len(examples)), ood_sample, density
 

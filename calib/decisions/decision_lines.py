@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...bundle.calibration import ABSTAIN, OOD
+from ...metrics.rates import HALVING
 from ..taps import WEIGHED
 
 Line = tuple[str, str]
@@ -13,10 +14,10 @@ Line = tuple[str, str]
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {
-    "coverage": "answers {:.1%}",
-    "risk": "{:.1%} of the answers wrong",
+    "coverage": "answers {:.1%}{}",
+    "risk": "{:.1%}{} of the answers wrong",
     "true_positive_rate": "flags {:.1%} of the OOD inputs",
-    "false_positive_rate": "and {:.1%} of the others",
+    "false_positive_rate": "flags {:.1%}{} of in-distribution inputs",
     "auroc": "AUROC {:.3f}",
     "rmse": "RMSE of the answers {:.4g}",
     "spearman": "rank correlation with the error {:.3f}",
@@ -37,6 +38,8 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
     if fitted:
         ood = f", OOD on {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         source = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
+        unmoved = facts["temperature"] == 1 and "accuracy" in fitted.get("after", {})
+        source += "; they show no better one" if unmoved else ""
     lines = [("calibration", source) if score else ("temperature", f"{facts['temperature']:g} ({source})")]
     if facts.get("labels"):
         lines = _labels(facts["labels"], source)
@@ -45,6 +48,10 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
             threshold = facts["thresholds"][name]
             line = f"{threshold['score'].replace('_', ' ')} {threshold['side']} {threshold['value']:.4f}"
             lines.append((title, line + _measured(threshold["measured"], _FORMS)))
+    counts = [threshold["n"] for threshold in facts["thresholds"].values() if "coverage_low" in threshold["measured"]]
+    if counts:
+        ranges = "in brackets, where the shares of new inputs lie with 95 % confidence"
+        lines.append(("ranges", f"{ranges}; {HALVING * counts[0]} examples instead of {counts[0]} would halve them"))
     if facts["conformal"]:
         sets = facts["conformal"]
         line = f"{sets['method'].upper()} at α = {sets['alpha']:g}: quantile {sets['quantile']:.4f}"
@@ -91,5 +98,10 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _measured(metrics: Mapping[str, float], forms: Mapping[str, str]) -> str:
-    text = ", ".join(form.format(metrics[key]) for key, form in forms.items() if key in metrics)
+    text = ", ".join(form.format(metrics[key], _ends(metrics, key)) for key, form in forms.items() if key in metrics)
     return f" ({text})" if text else ""
+
+
+def _ends(metrics: Mapping[str, float], key: str) -> str:
+    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+    return "" if low is None or high is None else f" [{100 * low:.1f} to {high:.1%}]"

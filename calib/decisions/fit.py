@@ -39,11 +39,10 @@ from ...metrics.labels import (
 from ...metrics.scores import Scale, fit_scale, gaussian_nll, interval, is_binary, rank_correlation, rmse
 from ...metrics.spans import Span, span_scores, spans_in
 from ...metrics.uncertainty import class_scores, prediction_sets, summarise
-from ...progress import Progress, no_progress
 from ...tasks import TASKS, ScoreActivation, TaskName
 from ...tasks.regression import loss_of
 from .targets import Targets
-from .temperature import averaged_nll, best_temperature, fit_temperature, is_bounded
+from .temperature import FOLDS, averaged_nll, fit_temperature, held_out_nll
 from .thresholds import (
     COVERED,
     Scores,
@@ -53,6 +52,7 @@ from .thresholds import (
     false_alarm_threshold,
     flag_threshold,
     rank,
+    rated,
     traffic_reference,
     upper_bound,
 )
@@ -60,7 +60,14 @@ from .thresholds import (
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Lowest number of examples with a label, and without it, for a temperature of its own."""
+"""Lowest number of examples with a label, and without it, for a temperature and a threshold of its own."""
+
+
+ENOUGH = 1000
+"""Number of examples that one temperature cannot overfit."""
+
+LEARNT = 0.7, 0.98
+"""Below this temperature and above this accuracy a model may have been trained on the examples."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,11 @@ class Request:
     names: Sequence[str] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     activation: ScoreActivation = "identity"
-    progress: Progress = no_progress
 
 
 def fit_classes(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
     """Temperature, thresholds and prediction sets of a classifier."""
-    temperature = fit_temperature(sample.logits, sample.labels, request.progress)
+    temperature = fit_temperature(sample.logits, sample.labels)
     scores = _class_scores(sample, temperature)
     predicted = scores["probabilities"].argmax(axis=1)
     ood_scores = None if ood is None else _class_scores(ood, temperature)
@@ -117,7 +123,10 @@ def _thresholds(scores: Scores, ood_scores: Scores | None, wrong: np.ndarray, ta
 
 
 def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
-    return {
+    """Metrics at T = 1 and at T; for a few examples, which T might overfit, also the NLL of held-out fifths."""
+    few = temperature != 1 and FOLDS <= len(sample.labels) < ENOUGH
+    held_out = {"held_out": {"nll": held_out_nll(sample.logits, sample.labels)}} if few else {}
+    return held_out | {
         name: {
             "temperature": each,
             "nll": averaged_nll(sample.logits, sample.labels, each),
@@ -144,7 +153,7 @@ def _sets(scores: Scores, labels: np.ndarray, targets: Targets) -> Conformal | N
 
 def fit_spans(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
     """The temperature of words, and thresholds on the predicted spans."""
-    temperature = fit_temperature(sample.logits, sample.labels, request.progress)
+    temperature = fit_temperature(sample.logits, sample.labels)
     words = _class_scores(sample, temperature)
     spans, scores = predicted_spans(words, sample.texts, request.names)
     if not spans:
@@ -184,7 +193,7 @@ def predicted_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> t
 
 def fit_labels(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
     """A temperature and a threshold for each label, and thresholds for inputs."""
-    temperatures, common = fit_temperatures(sample.logits, sample.labels, request.progress)
+    temperatures, common = fit_temperatures(sample.logits, sample.labels)
     scores = sample.with_distance(summarise_labels(sample.logits, temperatures))
     probabilities, false_alarm = scores["probabilities"], request.targets.label_false_alarm
     limits = _label_thresholds(probabilities, sample.labels, false_alarm, request.names)
@@ -206,34 +215,31 @@ def fit_labels(sample: Sample, ood: Sample | None, request: Request) -> Calibrat
     return Calibration(1.0, thresholds, None, fitted, labels=decisions, reference=reference)
 
 
-def fit_temperatures(
-    member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress
-) -> tuple[np.ndarray, float]:
-    """Temperatures [C] of labels, and the common temperature, used for labels with too few examples."""
+def fit_temperatures(member_logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
+    """Temperatures [C] of labels, and the common temperature, used for labels with too few examples and as a prior."""
     pairs = label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
     flat = pairs.transpose(0, 2, 1, 3).reshape(-1, members, 2)  # [N·C, M, 2]
-    common = fit_temperature(flat, labels.reshape(-1).astype(np.int64), progress)
+    common = fit_temperature(flat, labels.reshape(-1).astype(np.int64))
     temperatures = np.full(count, common)
     having = labels.sum(axis=0)
     for place in np.flatnonzero((having >= MIN_EXAMPLES) & (len(labels) - having >= MIN_EXAMPLES)):
-        own = best_temperature(pairs[:, :, place], labels[:, place].astype(np.int64))
-        if is_bounded(own):
-            temperatures[place] = own
+        temperatures[place] = fit_temperature(pairs[:, :, place], labels[:, place].astype(np.int64), common)
     return temperatures, common
 
 
 def _label_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, false_alarm: float | None, names: Sequence[str]
 ) -> list[float]:
-    """Thresholds of labels; :data:`UNFITTED` for a label that no example has, or every one."""
-    limits, unfitted = [], []
+    """Thresholds of labels; with too few examples that of all labels, or :data:`UNFITTED` without any."""
+    limits, unfitted, common = [], [], best_f1_threshold(probabilities.ravel(), labels.ravel())
     for name, values, having in zip(names, probabilities.T, labels.T, strict=True):
         if false_alarm is not None:
             check_count(int((~having).sum()), 1 - false_alarm, f"1 − false alarm on examples without label {name!r}")
             limits.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
         elif having.any() and not having.all():
-            limits.append(best_f1_threshold(values, having))
+            few = min(having.sum(), (~having).sum()) < MIN_EXAMPLES
+            limits.append(common if few else best_f1_threshold(values, having))
         else:
             unfitted.append(name)
             limits.append(UNFITTED)
@@ -300,7 +306,7 @@ def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> T
     values = scores[best]
     limit = upper_bound(values, abstain.share, COVERED, float(values.max()))
     answered = values <= np.float32(limit)
-    measured = {"coverage": float(answered.mean()), "rmse": rmse(errors[answered])}
+    measured = {**rated("coverage", answered), "rmse": rmse(errors[answered])}
     ranked = {"spearman": ranks[best]} if best in ranks else {}
     return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
 
@@ -321,13 +327,33 @@ def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Reques
     return Intervals(confidence, quantile, scale.floor, scale.factor, bounds, measured, len(labels))
 
 
-def _order_notes(sample: Sample, request: Request) -> list[str]:
-    """A note if the labels seem to be ordered differently from the classes."""
+def _class_notes(sample: Sample, request: Request, calibration: Calibration) -> list[str]:
+    """Notes if labels seem to be ordered differently from classes, and on the temperature."""
     probabilities = summarise(sample.logits, 1.0)["probabilities"]
-    return metrics.order_notes(request.about["data"], probabilities, sample.labels, request.names)
+    notes = metrics.order_notes(request.about["data"], probabilities, sample.labels, request.names)
+    return notes + _temperature_notes(sample, request, calibration)
 
 
-def _scale_notes(sample: Sample, request: Request) -> list[str]:
+def _temperature_notes(sample: Sample, request: Request, calibration: Calibration) -> list[str]:
+    """Notes if T worsens held-out examples, or if the model seems to have been trained on the examples."""
+    fitted, temperature, data = calibration.fitted or {}, calibration.temperature, request.about["data"]
+    before, held_out, notes = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), []
+    if held_out > before["nll"]:
+        notes.append(
+            f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but "
+            f"{before['nll']:.4f} at temperature 1; calibrate on more than {len(sample.labels)} examples"
+        )
+    if temperature < LEARNT[0] and before["accuracy"] >= LEARNT[1]:
+        notes.append(
+            f"{before['accuracy']:.1%} of the answers on {data} are correct, at a temperature of {temperature:g}: was "
+            "the model trained on them, or are training and validation data swapped? Calibrate on unseen data"
+        )
+    for note in notes:
+        log.warning("%s", note)
+    return notes
+
+
+def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:
     """A note if labels are 0 or 1 but scores are unbounded logits."""
     if request.activation != "identity" or not is_binary(sample.labels):
         return []
@@ -346,7 +372,7 @@ class Fit:
     fit: Callable[[Sample, Sample | None, Request], Calibration]
     supports: tuple[str, ...]
     check_labels: Callable[[np.ndarray, ScoreActivation, str], object] = lambda *_: None
-    notes: Callable[[Sample, Request], list[str]] = lambda *_: []
+    notes: Callable[[Sample, Request, Calibration], list[str]] = lambda *_: []
 
     def check(self, task: TaskName, targets: Targets) -> None:
         """Raise ``InputError`` for targets that the task does not support."""
@@ -359,8 +385,8 @@ class Fit:
 
 
 FITS: dict[TaskName, Fit] = {
-    "classification": Fit(fit_classes, ("risk", "sets"), notes=_order_notes),
+    "classification": Fit(fit_classes, ("risk", "sets"), notes=_class_notes),
     "score": Fit(fit_scores, ("confidence",), loss_of, _scale_notes),
-    "tokens": Fit(fit_spans, ("risk",)),
+    "tokens": Fit(fit_spans, ("risk",), notes=_temperature_notes),
     "multi_label": Fit(fit_labels, ("risk", "label_false_alarm")),
 }

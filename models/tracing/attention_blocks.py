@@ -2,8 +2,7 @@
 
 The first linear map behind a softmax should be the output projection, and the maps before it, in the same module, those
 to queries, keys and values. A check confirms it: with the attention weights of one head set to 0, the input of the
-output projection must be 0 in that head's columns and unchanged in all others. ``hidden_states`` are checked likewise:
-with NaN as the output of one block, they must be finite up to that block, and NaN behind it.
+output projection must be 0 in that head's columns and unchanged in all others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from ...bundle.traced import Block
 from ...errors import UnsupportedModelError
 
 Inputs = Mapping[str, Tensor]
-
 TOLERANCE = 1e-5  # of heads' outputs, relative to the largest
 
 
@@ -65,17 +63,15 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
     if not blocks:
         has_attention = any(not event.name for event in events)
         what = "its attention heads were not understood" if has_attention else "it has no attention"
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: {what}; expected heads that end in an output projection"
-        )
+        wrong = f"{type(model).__name__} cannot be traced: {what}"
+        raise UnsupportedModelError(f"{wrong}; expected heads that end in an output projection")
     return tuple(blocks.values())
 
 
 def _block(model: nn.Module, inputs: Inputs, attention: Event, output: str, before: Sequence[str]) -> Block | None:
     """The block of one softmax and the linear map behind it; ``None`` if no axis of the weights counts heads."""
     width = widths(model.get_submodule(output))[0]
-    axes = [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []
-    for axis in axes:
+    for axis in [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []:
         heads = attention.shape[axis]
         if width % heads == 0 and _is_head_axis(model, inputs, attention.calls, axis, output, heads):
             return _with_inputs(model, output, heads, width // heads, before)

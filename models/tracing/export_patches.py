@@ -1,8 +1,4 @@
-"""Traceable replacements for parts of transformers' models that cannot be traced; each computes the same.
-
-WavLM's attention calls its projections, which one fused function of torch hides; SEW's encoders always pad, a branch
-that torch's exporter would fix once. :func:`transformers_code` compares both whenever a model is traced.
-"""
+"""Traceable forms of transformers' WavLM (one fused function) and SEW (a branch on the padding): equal results."""
 
 from __future__ import annotations
 

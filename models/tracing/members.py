@@ -24,11 +24,8 @@ from .slices import masked, silenced, sliced
 from .traced_model import answers, described, rebuild
 
 log = logging.getLogger(__name__)
-
 FORMS: dict[MemberForm, Callable[[nn.Module, Sequence[Block], Keep], nn.Module]] = {"sliced": sliced, "masked": masked}
-
 CHECKED = 12  # synthetic inputs on which members are compared with the original
-
 CLOSE, NEAR, OF_EFFECT = 1e-5, 1e-4, 1e-2
 """Members agree if logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
 of it, and ``OF_EFFECT`` of what leaving the heads out changes."""
@@ -77,10 +74,8 @@ def trace(model: Any, processor: Any = None) -> Traced:
     logits = run(model, inputs[-1])
     with transformers_code(model) as another:
         if another and not _equal(run(model, inputs[-1]), logits):
-            raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own; "
-                "install a version that hydrant was tested with"
-            )
+            wrong = f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own"
+            raise UnsupportedModelError(f"{wrong}; install a version that hydrant was tested with")
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
         classifier, width = find_classifier(model, inputs[-1])
@@ -123,13 +118,10 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
             f"({type(error).__name__}: {cut(error, 120)}){_padding_remedy(model.config) * ('input_ids' in inputs)}"
         ) from error
     first = next(iter(inputs.values()))
-    tokens = answers(model).get("task") == "tokens"
-    shape = [len(first), *([first.shape[1]] if tokens else []), model.config.num_labels]
+    shape = [len(first), *([first.shape[1]] if answers(model).get("task") == "tokens" else []), model.config.num_labels]
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
-            f"finite; expected {shape}"
-        )
+        what = f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}"
+        raise UnsupportedModelError(f"{what}, or not finite; expected {shape}")
     return logits
 
 
@@ -186,8 +178,7 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
         if worst <= CLOSE * scale or (worst <= NEAR * scale and worst <= OF_EFFECT * effect):
             if reasons:
                 log.info("members are %s: %s", form, "; ".join(f"{name}: {why}" for name, why in reasons.items()))
-            count = sum(map(_size, batches))
-            return form, {"difference": worst, "effect": effect, "inputs": count, "not": reasons}
+            return form, {"difference": worst, "effect": effect, "inputs": sum(map(_size, batches)), "not": reasons}
         reasons[form] = f"logits differ by {worst:.1e} from the original with these heads silenced"
     problems = "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
     raise UnsupportedModelError(f"{architecture.model_class} cannot be traced: {problems}; nothing was written")
@@ -195,8 +186,7 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
 
 def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[nn.Module]:
     """The members of a plan, in the selected form; they share every tensor that they can."""
-    make = FORMS[architecture.form]
-    return [make(model, architecture.blocks, keep).eval() for keep in plan.members]
+    return [FORMS[architecture.form](model, architecture.blocks, keep).eval() for keep in plan.members]
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:
@@ -204,10 +194,8 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
     remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
     plan = bundle.plan()
     if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
-        raise BundleError(
-            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but has {len(plan.members)} and "
-            f"{architecture.classes}; {remedy}"
-        )
+        what = f"bundle claims {bundle.members} members and {len(bundle.labels)} labels"
+        raise BundleError(f"{what}, but has {len(plan.members)} and {architecture.classes}; {remedy}")
     weights, configuration = stored_weights(bundle, load_file), bundle.read_json(CHECKPOINT)
     try:
         check_plan(plan, architecture)

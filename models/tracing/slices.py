@@ -63,8 +63,7 @@ def own_copy(model: nn.Module) -> nn.Module:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    copied = tensor.detach().to("cpu", kind, copy=True)
+    copied = tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
     return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
 
 
@@ -78,8 +77,7 @@ class Gated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, inputs] → […, outputs]."""
-        out: Tensor = self.linear(x * self.get_buffer("gate"))
-        return out
+        return self.linear(x * self.get_buffer("gate"))
 
 
 def _slice(model: nn.Module, block: Block, kept: Sequence[int]) -> None:

@@ -15,16 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ...bundle.traced import Block, Traced
 from ...data.specs import Modality
 from ...errors import InputError, UnsupportedModelError, cut, listing, require
-from ..checkpoint import (
-    READS,
-    checked_source,
-    class_of,
-    find_processor,
-    load_config,
-    load_weights,
-    quiet,
-    without_remote_code,
-)
+from .. import checkpoint
 from ..family_registry import check_weights
 from ..layout import classes, pair, refuse, task_of
 from ..refusals import WRAPPERS
@@ -33,20 +24,15 @@ from .slices import own_copy, shared_copy
 
 LONGEST, SIDE = 512, 224  # tokens of a text and pixels of an image if the configuration names no size
 
-MAPPINGS = {
-    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
-    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "text",
-    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image",
-    "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES": "audio",
-}
+MAPPINGS = {"SEQUENCE": "text", "TOKEN": "text", "IMAGE": "image", "AUDIO": "audio"}  # of transformers
 
 
 def traceable() -> dict[str, Modality]:
     """Classes of transformers that may be traced → their modality."""
-    auto = require("transformers.models.auto.modeling_auto", *READS)
+    auto = require("transformers.models.auto.modeling_auto", *checkpoint.READS)
     modalities: dict[str, Any] = {}
-    for mapping, modality in MAPPINGS.items():
-        for names in getattr(auto, mapping).values():
+    for kind, modality in MAPPINGS.items():
+        for names in getattr(auto, f"MODEL_FOR_{kind}_CLASSIFICATION_MAPPING_NAMES").values():
             for name in [names] if isinstance(names, str) else names:
                 modalities.setdefault(name, modality)
     return modalities
@@ -54,12 +40,12 @@ def traceable() -> dict[str, Modality]:
 
 def load_traced(source: str | Path) -> Any:
     """Load any classifier of the installed transformers in float32 on the CPU, in evaluation mode."""
-    name = checked_source(source)
-    config = load_config(name)
-    class_name = class_of(config)
+    name = checkpoint.checked_source(source)
+    config = checkpoint.load_config(name)
+    class_name = checkpoint.class_of(config)
     modality = modality_of(class_name)
-    model = load_weights(name, config, class_name)
-    processor = find_processor(name, modality)
+    model = checkpoint.load_weights(name, config, class_name)
+    processor = checkpoint.find_processor(name, modality)
     if modality == "image" and processor is not None and _of_image(config, "image_size") is None:
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
@@ -69,7 +55,7 @@ def load_traced(source: str | Path) -> Any:
 def taken(model: Any) -> Any:
     """Copy of a model in memory, prepared as by :func:`load_traced`; the caller's model is unchanged."""
     loaded: Any = own_copy(prepared(shared_copy(model)))  # rejects before copying tensors
-    loaded.config.dtype = require("torch", *READS).float32
+    loaded.config.dtype = require("torch", *checkpoint.READS).float32
     return loaded
 
 
@@ -80,7 +66,10 @@ def prepared(model: Any) -> Any:
     answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
-    with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with its own attention
+    with (
+        checkpoint.quiet(),
+        suppress(ValueError, KeyError, AttributeError, NotImplementedError),
+    ):  # a class with its own attention
         model.set_attn_implementation("eager")
     apply_patches(model)
     return model.eval()
@@ -92,10 +81,8 @@ def modality_of(class_name: str) -> Modality:
     if class_name not in modalities:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
-        raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(modalities)} classifiers of transformers: "
-            "…ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
-        )
+        what = f"{class_name[:80]} cannot be traced; expected one of the {len(modalities)} classifiers of transformers"
+        raise UnsupportedModelError(f"{what}: …ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification")
     return modalities[class_name]
 
 
@@ -113,16 +100,9 @@ def described(model: Any, processor: Any = None) -> Traced:
     config, name = model.config, type(model).__name__
     modality = modality_of(name)
     parameters = inspect.signature(model.forward).parameters
-    common: dict[str, Any] = {
-        "family": config.model_type,
-        "model_class": name,
-        "form": "masked",
-        "modality": modality,
-        **answers(model),
-        "width": 0,
-        "classifier": "",
-        "blocks": (Block("unknown", "", 1, 1, 1, (), False),),
-    }
+    unknown: dict[str, Any] = {"width": 0, "classifier": "", "blocks": (Block("unknown", "", 1, 1, 1, (), False),)}
+    common = {"family": config.model_type, "model_class": name, "modality": modality, "form": "masked"}
+    common |= {**answers(model), **unknown}
     if modality == "audio":
         name, shape = _spectrogram(config)
         if shape and name in parameters:
@@ -168,10 +148,8 @@ def _shortest(model: Any) -> int:
     """Smallest number of samples from which the model's convolutions compute one moment."""
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms, or "
-            "spectrograms of one size, as in Wav2Vec2, HuBERT, AST or Whisper"
-        )
+        what = f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms"
+        raise UnsupportedModelError(f"{what}, or spectrograms of one size, as in Wav2Vec2, HuBERT, AST or Whisper")
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
         samples = (samples - 1) * stride + kernel
@@ -198,14 +176,16 @@ def _of_image(config: Any, name: str, default: Any = None) -> Any:
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """A model from a stored configuration, by a class of the installed transformers; its weights are not set yet."""
-    torch, transformers = require("torch", *READS), require("transformers", *READS)
+    torch, transformers = require("torch", *checkpoint.READS), require("transformers", *checkpoint.READS)
     class_name = architecture.model_class
     modality_of(class_name)
-    kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
+    kinds = require("transformers.models.auto.configuration_auto", *checkpoint.READS).CONFIG_MAPPING
     try:
-        with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
+        with checkpoint.quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
             kind = kinds[configuration.get("model_type")]
-            build = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
+            build = partial(
+                getattr(transformers, class_name), checkpoint.without_remote_code(kind.from_dict(configuration))
+            )
             with torch.device("meta"), SkipInit():  # without memory
                 built = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
             if wrong := sorted(name for name in {*built, *shapes} if built.get(name) != shapes.get(name)):

@@ -40,11 +40,8 @@ OPENERS: dict[str, Opener] = {
 MODULES = {name: ENGINE_MODULES.get(name) or name.partition("-")[0] for name in OPENERS}
 """Backend → module of its library."""
 
-ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
-"""Backends that need an NVIDIA GPU."""
-
-RUNS_GRAPHS = ("onnxruntime", "openvino")
-"""Backends that also run a graph without a bundle."""
+ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")  # backends that need an NVIDIA GPU
+RUNS_GRAPHS = ("onnxruntime", "openvino")  # backends that also run a graph without a bundle
 
 
 def needs_gpu(name: str) -> str | None:
@@ -85,5 +82,4 @@ def open_graph(graph: Path, name: str, precision: str, microbatch: Microbatch, t
     from .openvino import OpenVinoGraph
     from .ort import OnnxRuntimeGraph
 
-    kind = OpenVinoGraph if name == "openvino" else OnnxRuntimeGraph
-    return kind(graph, precision, microbatch, threads)
+    return (OpenVinoGraph if name == "openvino" else OnnxRuntimeGraph)(graph, precision, microbatch, threads)

@@ -12,26 +12,17 @@ import numpy as np
 
 from ...errors import InputError, cut
 
-CUDA = 2
-"""DLPack's number for memory of an NVIDIA GPU."""
-
+CUDA = 2  # DLPack's number for memory of an NVIDIA GPU
 _KINDS = "iuf"  # NumPy's kinds at DLPack's codes
 _NAME = b"dltensor"
 
 
 class _Tensor(ctypes.Structure):
     _fields_: ClassVar = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-    ]
+        ("data", ctypes.c_void_p), *((name, ctypes.c_int32) for name in ("device_type", "device_id", "ndim")),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("shape", "strides")), ("offset", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
 class _Managed(ctypes.Structure):
@@ -40,10 +31,8 @@ class _Managed(ctypes.Structure):
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
-
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
@@ -85,8 +74,7 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
         raise InputError(f"{name} has DLPack type {(view.code, view.bits, view.lanes)}; expected int64 or float32")
     if view.strides and not _contiguous(shape, [view.strides[axis] for axis in range(view.ndim)]):
         raise InputError(f"{name} is not contiguous; expected row-major order: copy it first")
-    dtype = np.dtype(f"{_KINDS[view.code]}{view.bits // 8}")
-    return Borrowed((view.data or 0) + view.offset, shape, dtype, capsule)
+    return Borrowed((view.data or 0) + view.offset, shape, np.dtype(f"{_KINDS[view.code]}{view.bits // 8}"), capsule)
 
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:

@@ -16,9 +16,7 @@ from ...models.plan_cost import cost_of
 from .protocol import Backend, Batch, joined, parts_of
 
 log = logging.getLogger(__name__)
-
-ROWS = 800
-"""Rows (inputs × tokens × streams) of one run: measured in ``benchmarks/graph_latency.py``."""
+ROWS = 800  # rows (inputs × tokens × streams) of one run: measured in ``benchmarks/graph_latency.py``
 
 
 @dataclass(frozen=True)

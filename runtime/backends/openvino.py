@@ -14,8 +14,7 @@ from ...errors import BackendError, BundleError, cut, require
 from .microbatch import GraphBackend, Microbatch
 from .protocol import Batch, graph_file
 
-PRECISIONS = ("fp32", "bf16", "int8")
-"""In the order of preference; BF16 computes the float32 graph in bfloat16."""
+PRECISIONS = ("fp32", "bf16", "int8")  # in the order of preference; BF16 computes the float32 graph in bfloat16
 
 
 class OpenVinoGraph(GraphBackend):
@@ -58,9 +57,8 @@ class OpenVinoBackend(OpenVinoGraph):
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         openvino = _library()
         if precision is not None and precision not in PRECISIONS:
-            raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
-            )
+            wrong = f"backend {self.name} does not run precision {cut(precision)}"
+            raise BackendError(f"{wrong}; expected {', '.join(PRECISIONS)}")
         has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not has_bf16:
             raise BackendError("this CPU has no BF16 instructions; use --precision fp32")

@@ -13,8 +13,7 @@ from ...errors import BundleError, cut, require
 from .microbatch import GraphBackend, Microbatch
 from .protocol import Batch, graph_file
 
-PRECISIONS = ("fp32", "int8", "fp16")
-"""In the order of preference; BF16 has no CPU kernels."""
+PRECISIONS = ("fp32", "int8", "fp16")  # in the order of preference; BF16 has no CPU kernels
 
 
 class OnnxRuntimeGraph(GraphBackend):
@@ -55,9 +54,8 @@ def open_session(model: Path | bytes, threads: int | None = None, profile: Path 
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no public base class
         what = "the model" if isinstance(model, bytes) else model
-        raise BundleError(
-            f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}; export it again"
-        ) from error
+        wrong = f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}"
+        raise BundleError(f"{wrong}; export it again") from error
 
 
 def session_options(ort: ModuleType, threads: int | None) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...bundle.architecture import Architecture
 from ...bundle.store import Bundle
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
@@ -20,11 +19,8 @@ from .kernel_cache import private_folder
 from .ort import session_options
 from .protocol import Backend, graph_file, joined, parts_of
 
-PRECISIONS = ("fp16", "fp32")
-"""Precisions in the order of preference; CUDA lacks BF16 kernels for some operators."""
-
+PRECISIONS = ("fp16", "fp32")  # precisions in the order of preference; CUDA lacks BF16 kernels for some operators
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
-
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 """No TF32, the provider's default, which rounds the factors of float32 products to 10 bits."""
 
@@ -67,10 +63,9 @@ class OnnxRuntimeCudaBackend(Backend):
             binding.synchronize_inputs()
             self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
             binding.synchronize_outputs()
-            return {
-                name: DeviceArray(value.data_ptr(), tuple(value.shape()), [value].clear, self.memory_kind)
-                for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
-            }
+            values = zip(self.outputs, binding.get_outputs(), strict=True)
+            kept = {name: (each.data_ptr(), tuple(each.shape()), [each].clear) for name, each in values}
+            return {name: DeviceArray(*facts, self.memory_kind) for name, facts in kept.items()}
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return joined([self._run_part(part) for part in parts_of(inputs, self.chunk(inputs))])
@@ -139,24 +134,19 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
         architecture = bundle.any_architecture()
         if not architecture.is_declared:
-            raise BackendError(
-                f"{self.name} needs the range of input sizes, which traced bundles lack; use onnxruntime-cuda"
-            )
+            wrong = f"{self.name} needs the range of input sizes, which traced bundles lack"
+            raise BackendError(f"{wrong}; use onnxruntime-cuda")
         folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
         kinds = () if folder is None else ("engine", "timing")
         caches: dict[str, Any] = {f"trt_{kind}_cache_enable": True for kind in kinds}
         caches |= {f"trt_{kind}_cache_path": str(folder) for kind in kinds}
-        return {"device_id": 0, **caches, **profile_options(architecture)}
-
-
-def profile_options(architecture: Architecture) -> dict[str, str]:
-    """The TensorRT provider's ranges; without them it recompiles for each larger batch."""
-    longest, pixels = architecture.max_sequence, f"{architecture.image_height}x{architecture.image_width}"
-    options = {}
-    for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
-        shape = f"{rows}x{tokens}" if architecture.modality == "text" else f"{rows}x{architecture.channels}x{pixels}"
-        options[f"trt_profile_{name}_shapes"] = ",".join(f"{each}:{shape}" for each in architecture.input_names)
-    return options
+        longest, text = architecture.max_sequence, architecture.modality == "text"
+        pixels = f"{architecture.channels}x{architecture.image_height}x{architecture.image_width}"
+        options = {"device_id": 0, **caches}  # and ranges of shapes: without them it recompiles for each larger batch
+        for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
+            shape = f"{rows}x{tokens if text else pixels}"
+            options[f"trt_profile_{name}_shapes"] = ",".join(f"{each}:{shape}" for each in architecture.input_names)
+        return options
 
 
 def _load_error(ort: ModuleType, library: str) -> str | None:

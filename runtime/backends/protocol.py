@@ -33,16 +33,13 @@ def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 class Backend(Closable):
-    """Runs one model on batches of tensors, thread-safe, until it is closed.
-
-    ``outputs`` are the returned ones: all but the logits, which ``Prediction`` computes from the probabilities.
-    ``longest``: maximum number of tokens, if less than the model's; else ``None``.
-    """
+    """Runs one model on batches of tensors, thread-safe, until it is closed; ``outputs`` are all but the logits."""
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
         super().__init__(f"the {name} backend")
         self.name, self.precision = name, precision
-        self.outputs, self.longest = tuple(name for name in outputs if name != LOGITS), longest
+        self.outputs = tuple(name for name in outputs if name != LOGITS)  # which follow from the probabilities
+        self.longest = longest  # maximum number of tokens, if less than the model's
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""
@@ -51,10 +48,8 @@ class Backend(Closable):
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:  # noqa: ARG002
         """Run one batch of GPU tensors and leave the outputs there; see ``Predictor.run_device``."""
-        raise BackendError(
-            f"backend {self.name} runs on the CPU and cannot use GPU tensors; pass NumPy arrays to `predict`, or "
-            "load the bundle with a GPU backend, such as onnxruntime-cuda"
-        )
+        what = f"backend {self.name} runs on the CPU and cannot use GPU tensors; pass NumPy arrays to `predict`"
+        raise BackendError(f"{what}, or load the bundle with a GPU backend, such as onnxruntime-cuda")
 
     def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
         """Milliseconds of ``h2d``, ``compute`` and ``d2h`` on a GPU, and of ``enqueue`` on the CPU; empty on a CPU."""
@@ -78,9 +73,8 @@ def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str
     if name is None:
         wanted = precision or runs[0]
         option = "" if wanted == "fp32" else f" --precision {wanted}"
-        raise BackendError(
-            f"bundle {bundle.path} has no {onnx_name(wanted)}; make it with `hydrant export {bundle.path}{option}`"
-        )
+        wrong = f"bundle {bundle.path} has no {onnx_name(wanted)}"
+        raise BackendError(f"{wrong}; make it with `hydrant export {bundle.path}{option}`")
     path = bundle.file(name)
     check_graph(bundle, name)
     if bundle.has(f"{name}.data"):

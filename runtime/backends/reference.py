@@ -10,7 +10,7 @@ import numpy as np
 
 from ...bundle.store import Bundle
 from ...errors import BackendError, cut, require
-from ...tasks import DISTANCE, TASKS
+from ...tasks import DISTANCE, LENGTH_DEVIATION, TASKS
 from .protocol import Backend, Batch
 
 
@@ -23,20 +23,19 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        placed = isinstance(ensemble, self._torch.nn.Module)  # MC dropout is not a module, and runs on the CPU
-        self._device = next(ensemble.parameters()).device if placed else "cpu"
+        self._device = next(ensemble.parameters()).device if isinstance(ensemble, self._torch.nn.Module) else "cpu"
         task = TASKS[ensemble.architecture.task]
-        self._output_names = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
+        further = [] if ensemble.distance is None else [DISTANCE]
+        further += [LENGTH_DEVIATION] if further and ensemble.distance.density.log_length is not None else []
+        self._output_names = (*task.outputs, task.member_output, *further)
         self._process = os.getpid()
         super().__init__(self.name, self.precision, (*self._output_names, "member_logits"))
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch."""
         if os.getpid() != self._process:
-            raise BackendError(
-                "this process was forked after the torch backend was opened, so PyTorch's threads are missing; load "
-                "the bundle in each process, or use backend onnxruntime or openvino"
-            )
+            wrong = "this process was forked after the torch backend was opened, so PyTorch's threads are missing"
+            raise BackendError(f"{wrong}; load the bundle in each process, or use backend onnxruntime or openvino")
         return super().run(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -53,8 +52,12 @@ class TorchModule(Backend):
         del self._ensemble
 
 
+LENGTHS = "lengths"
+"""Number of tokens [B] of texts that have one distance each."""
+
+
 class TorchFeatures(TorchModule):
-    """A fused module that returns ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps."""
+    """A fused module that returns ``member_logits`` [B, M, C], the ``features`` [B, K, d] of taps, and ``LENGTHS``."""
 
     def __init__(self, ensemble: Any, taps: Sequence[str]) -> None:
         super().__init__(ensemble)
@@ -62,17 +65,16 @@ class TorchFeatures(TorchModule):
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
-            logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
+            tensors = self._tensors(inputs)
+            logits, features = self._ensemble.features(self._taps, **tensors)
+            lengths = self._ensemble.lengths(tensors) if self._taps else None
         tensors = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
-        return {name: _array(tensor.transpose(0, 1)) for name, tensor in tensors.items()}
+        arrays = {name: _array(tensor.transpose(0, 1)) for name, tensor in tensors.items()}
+        return arrays if lengths is None else {**arrays, LENGTHS: _array(lengths)}
 
 
 class TorchSingle(TorchModule):
-    """The first member of a fused module as a single model, in its own order of classes.
-
-    Outputs: ``logits`` [B, C] before any temperature; ``features``, the last hidden vector; and with a pooler
-    ``penultimate`` [B, d'], the input of the last linear map with ``weight`` [d', C] and ``bias`` [C].
-    """
+    """The first member as a single model: ``logits`` [B, C] and ``features``, with a pooler also ``penultimate``."""
 
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)
@@ -93,9 +95,8 @@ class TorchBackend(TorchModule):
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):
-            raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
-            )
+            wrong = f"backend {self.name} does not run precision {cut(precision)}"
+            raise BackendError(f"{wrong}; expected {self.precision}")
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference
 
@@ -105,5 +106,4 @@ class TorchBackend(TorchModule):
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().contiguous().numpy()
-    return array
+    return tensor.cpu().contiguous().numpy()

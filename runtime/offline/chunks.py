@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.progress_checkpoint import DESCRIPTION, Checkpoint
-from ...bundle.staging import sweep, write_atomically
+from ...bundle.staging import sweep
+from ...bundle.strict_json import json_line
 from ...errors import InputError
-from .row_files import json_line
 from .scoring import Answer
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,6 @@ class Chunks:
     def file(self, number: int) -> Path:
         """The file of a chunk."""
         return self.folder / f"chunk-{number:06d}.jsonl"
-
-    def keep(self, number: int, lines: bytes) -> None:
-        """Write the answers of a chunk as JSON lines."""
-        write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
         """Numbers of absent or damaged chunks, which must be predicted."""

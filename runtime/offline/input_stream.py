@@ -1,7 +1,4 @@
-"""Rows of files, patterns, folders, data sets and URLs as one stream, readable from any row.
-
-A row's index is its place in this stream, and depends only on the sources and their order.
-"""
+"""Rows of files, patterns, folders, data sets and URLs as one stream; a row's index is its place there."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from ...bundle.staging import check_file, destination, sha256_of
+from ...bundle.staging import check_file, destination, sha256_of, write_atomically
 from ...bundle.store import Bundle
 from ...data.data_options import DataOptions
 from ...errors import InputError, cut, is_whole, listing
@@ -22,21 +22,16 @@ from .row_files import JsonLines, check_form, failures, filed, form_of, split, t
 from .scoring import Scoring, answers, example_answer
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
-CHUNK = 4096
-"""Rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit."""
-
+CHUNK = 4096  # rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit
 Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
 """Writes the chunks with these numbers, and yields the number of each finished chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Division and destination of a large prediction.
+    """Division of a large prediction, and its files: rows in ``output``, perhaps those of failed inputs in ``errors``.
 
     Attributes:
-        output: file for the rows: CSV or Parquet by its ending, else JSON lines.
-        errors: separate file for the rows of failed inputs.
-        shard: shard to predict.
         chunk: rows saved at a time; an interruption loses at most one chunk.
     """
 
@@ -125,7 +120,8 @@ def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> En
         cursor = Cursor(sources, survey)
         for number in missing:
             rows = chunks.rows_of(number)
-            chunks.keep(number, lines_of(answers(predictor, cursor.rows(rows), scoring, rows.start)))
+            lines = lines_of(answers(predictor, cursor.rows(rows), scoring, rows.start))
+            write_atomically(chunks.file(number), lines)
             yield number
 
     return run
@@ -172,8 +168,7 @@ def predict_part(
     with open_chunks(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         if not scoring.skip_invalid:
-            finished = set(range(len(chunks))) - set(missing)
-            _check_failed(sum(map(chunks.failed, finished)), chunks.folder, scoring)
+            _check_failed(sum(map(chunks.failed, set(range(len(chunks))) - set(missing))), chunks.folder, scoring)
         run = engine or local_engine(predictor, sources, scoring)
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass
@@ -196,10 +191,8 @@ def _finished_part(wanted: Part) -> Part | None:
     part = Part.load(wanted.path)
     theirs, ours = ({"shard": str(each.shard), "rows": each.total, **each.job} for each in (part, wanted))
     if changed := differences(theirs, ours):
-        raise InputError(
-            f"{wanted.path} is another part, or of another prediction: it differs in {listing(changed)}; "
-            "remove it, or choose another output"
-        )
+        wrong = f"{wanted.path} is another part, or of another prediction: it differs in {listing(changed)}"
+        raise InputError(f"{wrong}; remove it, or choose another output")
     asides = {each.errors and each.errors.resolve() for each in (part, wanted)}
     return part if len(asides) == 1 and not part.altered() else None
 
@@ -207,6 +200,5 @@ def _finished_part(wanted: Part) -> Part | None:
 def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
     """Reject failed rows of an earlier run unless they are to be skipped."""
     if failed and not scoring.skip_invalid:
-        raise InputError(
-            f"{where} has {failed} failed rows from a run with --skip-invalid; pass --skip-invalid again, or remove it"
-        )
+        wrong = f"{where} has {failed} failed rows from a run with --skip-invalid"
+        raise InputError(f"{wrong}; pass --skip-invalid again, or remove it")

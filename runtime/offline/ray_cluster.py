@@ -28,11 +28,7 @@ class Pool:
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
-        """Parse an option.
-
-        >>> Pool.parse("1:8", None, 0.0, "actor").most
-        8
-        """
+        """Parse an option: ``4``, or a range ``1:8``."""
         numbers = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
         least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
         if not 1 <= least <= most:
@@ -80,8 +76,7 @@ def cluster(purpose: str) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS") or "local"
     own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 2**28}
     try:
-        options = own if address == "local" else {}
-        ray.init(address, **options, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address, **own if address == "local" else {}, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
         where = "start Ray on this machine" if address == "local" else f"reach Ray at {address} (RAY_ADDRESS)"
         raise BackendError(f"cannot {where}: {cut(error, 200)}; see `ray status`") from error

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...bundle.staging import write_atomically
 from ...bundle.store import Bundle
 from ...errors import BackendError, HydrantError, InputError, cut, require
 from ..loading import load
@@ -25,7 +26,6 @@ from .ray_cluster import Pool, check_room, cluster
 from .scoring import Scoring, answers
 
 log = logging.getLogger(__name__)
-
 PURPOSE = "predict on many machines"
 
 
@@ -77,8 +77,7 @@ class Scorer:
         (start,), (stop,) = batch["start"].tolist(), batch["stop"].tolist()
         rows, problem = b"", ""
         try:
-            read = self._cursor.rows(range(start, stop))
-            rows = lines_of(answers(self._loaded(), read, self._work.scoring, start))
+            rows = lines_of(answers(self._loaded(), self._cursor.rows(range(start, stop)), self._work.scoring, start))
         except HydrantError as error:  # Ray's exceptions are tracebacks of many lines
             problem = str(error)
         return {"chunk": batch["chunk"], "rows": np.array([rows], object), "problem": np.array([problem], object)}
@@ -110,7 +109,7 @@ def ray_engine(
             for result in _streamed(ray, chunks, missing, work, actors.pool, share):
                 if result["problem"]:
                     raise InputError(str(result["problem"]))
-                chunks.keep(int(result["chunk"]), bytes(result["rows"]))
+                write_atomically(chunks.file(int(result["chunk"])), bytes(result["rows"]))
                 yield int(result["chunk"])
 
     return run
@@ -137,15 +136,9 @@ def _streamed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.64 renames the options for restarts
         stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
-            Scorer,
-            fn_constructor_args=(work,),
-            compute=strategy,
-            batch_size=1,
-            num_cpus=share,
-            num_gpus=pool.gpus,
-            max_restarts=-1,
-            max_task_retries=10,  # after that, the chunk itself must be the cause
-        )
+            Scorer, fn_constructor_args=(work,), compute=strategy, batch_size=1, num_cpus=share, num_gpus=pool.gpus,
+            max_restarts=-1, max_task_retries=10,  # after that, the chunk itself must be the cause
+        )  # fmt: skip
     try:
         yield from stream.iter_rows()
     except ray.exceptions.RayError as error:

@@ -7,25 +7,18 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from ...bundle.staging import atomic_file, destination
+from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
 GROUP = 16_384  # rows of a Parquet row group, all in memory
 PURPOSE = "write and join Parquet"
-
-
-def json_line(row: Mapping[str, Any]) -> bytes:
-    """A row as a line of JSON; characters that UTF-8 cannot encode are escaped."""
-    try:
-        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
-        return (json.dumps(row) + "\n").encode()
 
 
 class Table:
@@ -89,11 +82,11 @@ class Parquet(Table):
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         super().__init__(handle, example)
-        self._arrow = require("pyarrow", "fuse", PURPOSE)
+        self._arrow = require("pyarrow", "parquet", PURPOSE)
         names = {name: _arrow_type(self._arrow, name, value) for name, value in example.items()}
         self._schema = self._arrow.schema(list(names.items()))
         self._texts = {name for name, kind in names.items() if kind == self._arrow.string()}
-        self._writer = require("pyarrow.parquet", "fuse", PURPOSE).ParquetWriter(handle, self._schema)
+        self._writer = require("pyarrow.parquet", "parquet", PURPOSE).ParquetWriter(handle, self._schema)
         self._rows: list[Answer] = []
 
     def write(self, rows: Iterable[Answer]) -> None:
@@ -112,16 +105,14 @@ class Parquet(Table):
     def _flush(self) -> None:
         rows, self._rows = self._rows[:GROUP], self._rows[GROUP:]
         if rows:
-            columns = {
-                name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
-                for name in self._example
-            }
+            columns = {name: [row.get(name) for row in rows] for name in self._example}
+            columns |= {name: list(map(_text, columns[name])) for name in self._texts}
             self._writer.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
         """See :class:`Table`."""
-        parquet = require("pyarrow.parquet", "fuse", PURPOSE)
+        parquet = require("pyarrow.parquet", "parquet", PURPOSE)
         schema = parquet.read_schema(parts[0])
         with parquet.ParquetWriter(handle, schema) as writer:
             for part in parts:
@@ -132,9 +123,7 @@ class Parquet(Table):
 
 
 Sink = Callable[[list[Answer]], object]
-
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}  # columns of a file of failed rows
-
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 
 
@@ -145,8 +134,7 @@ def form_of(path: Path | None) -> type[Table]:
 
 def check_form(path: Path) -> None:
     """Reject endings of other formats, such as a spreadsheet's."""
-    lines = ("", ".ndjson", ".json", ".log", ".txt")
-    if path.suffix.lower() not in (*FORMS, *lines) and destination(path) is not None:
+    if path.suffix.lower() not in (*FORMS, "", ".ndjson", ".json", ".log", ".txt") and destination(path) is not None:
         raise InputError(f"{cut(path)} ends in {cut(path.suffix)}; expected .csv, .parquet, or .jsonl for JSON lines")
 
 
@@ -215,5 +203,4 @@ def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
         return arrow.struct([(label, arrow.float64()) for label in value])
     if name in ("abstain", "out_of_distribution") or isinstance(value, bool):
         return arrow.bool_()
-    kinds = {int: arrow.int64(), float: arrow.float64()}
-    return kinds.get(type(value), arrow.string())
+    return {int: arrow.int64(), float: arrow.float64()}.get(type(value), arrow.string())

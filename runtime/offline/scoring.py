@@ -21,14 +21,7 @@ Answer = dict[str, Any]  # a row of ``Predictor.rows``
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Options of predictions and their rows.
-
-    Attributes:
-        batch_size: inputs per run of the model.
-        skip_invalid: set ``error`` in the rows of unusable inputs, and continue.
-        probabilities: add the probability of every class or label; not for regression.
-        aggregation: aggregation of tokens into words (``Predictor.words``); ``None`` for the default.
-    """
+    """Options of ``predict_files`` and of rows; ``aggregation`` as in ``Predictor.words``, or the default."""
 
     batch_size: int = BATCH_SIZE
     skip_invalid: bool = False

@@ -37,11 +37,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse ``I/N``.
-
-        >>> Shard.parse("2/4")
-        Shard(index=2, count=4)
-        """
+        """Parse ``I/N``."""
         numbers = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
         if not numbers or not 1 <= int(numbers[2]) <= LARGEST:
             raise InputError(f"shard is {cut(text)}; expected I/N, such as 2/4 for the second of four shards")
@@ -59,8 +55,7 @@ class Shard:
         return range(total * (self.index - 1) // self.count, total * self.index // self.count)
 
 
-WHOLE = Shard()
-"""All rows."""
+WHOLE = Shard()  # all rows
 
 
 class PartFile(Spec, frozen=True):
@@ -98,31 +93,22 @@ class Part:
     errors: Path | None = None
 
     def save(self) -> None:
-        """Write the manifest beside the rows.
-
-        Raises:
-            InputError: the manifest cannot be written.
-        """
+        """Write the manifest beside the rows."""
         errors = None if self.errors is None else os.path.relpath(self.errors.resolve(), self.path.parent.resolve())
         facts = PartFile(1, dict(self.job), str(self.shard), self.total, self.failed, dict(self.files), errors)
         write_atomically(manifest_of(self.path), (json.dumps(to_builtins(facts), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Part:
-        """Read the manifest beside a file of rows, but not the rows.
-
-        Raises:
-            InputError: the manifest is missing or malformed.
-        """
+        """Read the manifest beside a file of rows, but not the rows."""
         file = manifest_of(path)
         if not path.is_file():
             raise InputError(f"part {path} does not exist; expected the output of `hydrant predict --shard`")
         try:
             content = file.read_bytes()
         except OSError as error:
-            raise InputError(
-                f"part {path} has no readable {file.name} beside it; `hydrant predict --shard` writes both files"
-            ) from error
+            wrong = f"part {path} has no readable {file.name} beside it"
+            raise InputError(f"{wrong}; `hydrant predict --shard` writes both files") from error
         facts = decode(content, PartFile, file, InputError)
         errors = None if facts.errors is None else path.parent / facts.errors
         return cls(path, facts.job, Shard.parse(facts.shard), facts.total, facts.failed, facts.sha256, errors)
@@ -166,9 +152,8 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
         fix = "separate files of failed rows; use --errors" if aside else "no files of failed rows; omit --errors"
         raise InputError(f"the parts have {fix}")
     if altered := [path for part in ordered for path in part.altered()]:
-        raise InputError(
-            f"{listing(altered, 3)}: missing or altered since the part was written; predict that part again"
-        )
+        wrong = f"{listing(altered, 3)}: missing or altered since the part was written"
+        raise InputError(f"{wrong}; predict that part again")
     places = [(Path(output), [part.path for part in ordered])]
     if errors is not None:
         places.append((Path(errors), aside))
@@ -187,20 +172,16 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     jobs = [{"shards": part.shard.count, "rows": part.total, **part.job} for part in parts]
     for part, job in zip(parts, jobs, strict=True):
         if changed := differences(jobs[0], job):
-            raise InputError(
-                f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)}); "
-                "merge the parts of one prediction"
-            )
+            wrong = f"{part.path} and {first.path} are parts of different predictions (differing in {listing(changed)})"
+            raise InputError(f"{wrong}; merge the parts of one prediction")
     counts = Counter(part.shard.index for part in parts)
     if doubled := [part.path for part in parts if counts[part.shard.index] > 1]:
         raise InputError(f"{listing(doubled, 4)} have the same shard; name every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in counts)
         some = listing(map(str, islice(missing, 8)))  # a manifest may claim billions of shards
-        raise InputError(
-            f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}; predict these with "
-            "--shard, and name all parts"
-        )
+        wrong = f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}"
+        raise InputError(f"{wrong}; predict these with --shard, and name all parts")
     return sorted(parts, key=lambda part: part.shard.index)
 
 

@@ -1,9 +1,9 @@
-// The answer to one input: verdict, decisions, uncertainty scores with their thresholds, and members.
+// The answer to one input: verdict with its reasons, uncertainty scores with their thresholds, and members.
 
 import { el } from "./dom.js";
 import { figure, many, percent, probability } from "./numbers.js";
 import { ends, place } from "./scale.js";
-import { SCORES, decisions, noMembers, valueOf, verdict } from "./words.js";
+import { SCORES, noMembers, reasons, valueOf, verdict } from "./words.js";
 
 const SIGNS = { answered: "✓", abstain: "?", ood: "!", open: "–" };
 
@@ -15,7 +15,7 @@ export function answer(explanation, facts) {
   return [
     el("div", { class: "verdict" }, parts.head, facts.task === "tokens" ? tokenVerdict(row, facts) : pill(verdict(row, facts))),
     parts.body,
-    decisionList(row, facts),
+    reasonList(row, facts),
     facts.task === "tokens" ? null : uncertainties(row, facts),
     parts.members,
   ];
@@ -266,7 +266,7 @@ function wordTable({ row, members }, facts) {
   );
 }
 
-// Uncertainties and decisions
+// Uncertainties and reasons
 
 function uncertainties(row, facts) {
   const limits = Object.entries(facts.thresholds);
@@ -306,18 +306,9 @@ function scoreRow(name, value, facts, limits) {
   );
 }
 
-function decisionList(row, facts) {
-  return block(
-    "Decision",
-    null,
-    el(
-      "ul",
-      { class: "why" },
-      decisions(row, facts).map(({ kind, title, text }) =>
-        el("li", { class: kind }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[kind]), el("div", {}, el("b", {}, title), el("p", {}, text))),
-      ),
-    ),
-  );
+function reasonList(row, facts) {
+  const items = reasons(row, facts).map(({ title, text }) => el("li", {}, el("b", {}, title), el("p", {}, text)));
+  return block("Why", null, el("ul", { class: "why" }, items));
 }
 
 /** The whole answer in one line, for screen readers. */

@@ -11,6 +11,7 @@ export const SCORES = {
   disagreement: { name: "Disagreement", about: "share of members that predict another label", share: true },
   energy: { name: "Energy", about: "higher if the network responds weakly to every label" },
   distance: { name: "Distance", about: "distance to the training data, in standard deviations" },
+  length_deviation: { name: "Length", about: "number of tokens against validation data, in standard deviations; below 0: shorter" },
   score_variance: { name: "Variance", about: "spread of the members’ scores" },
 };
 
@@ -20,55 +21,39 @@ export const valueOf = (score, value) => (SCORES[score]?.share ? probability(val
 /** The name of a score within a sentence. */
 export const inSentence = (score) => (SCORES[score]?.name ?? score).toLowerCase();
 
-const ENTRIES = {
-  out_of_distribution: { kinds: ["answered", "ood"], titles: ["Like its training data", "Unlike its training data"] },
-  abstain: { kinds: ["answered", "abstain"], titles: ["Certain enough to answer", "Too uncertain to answer"] },
-};
-
-/** The two decisions on an input, OOD first: `{kind, title, text}` each. */
-export function decisions(row, facts) {
+/** The reasons of a verdict, OOD first: `{title, text}` each. */
+export function reasons(row, facts) {
   const { ood, abstain } = facts.thresholds;
-  const make = facts.task === "tokens" ? spanDecision : decision;
-  return [
-    ood ? make("out_of_distribution", row, ood) : unset("Like its training data?"),
-    abstain ? make("abstain", row, abstain) : unset("Certain enough to answer?"),
-  ];
+  const compare = facts.task === "tokens" ? spansBeyond : comparison;
+  const reason = (title, name, limit) => ({
+    title,
+    text: limit ? `${compare(row, name, limit)} ${target(limit)}` : "No threshold is set; hydrant calibrate fits one.",
+  });
+  return [reason("Training data", "out_of_distribution", ood), reason("Certainty", "abstain", abstain)];
 }
 
-const unset = (title) => ({ kind: "open", title, text: "No threshold is set; hydrant calibrate fits one." });
-
-/** A decision, grey instead of green if the other one outweighs it. */
-function decision(name, row, limit) {
-  const { kinds, titles } = ENTRIES[name];
-  const beyond = Boolean(row[name]);
-  const outweighed = !beyond && (row.out_of_distribution || row.abstain);
-  return { kind: outweighed ? "open" : kinds[Number(beyond)], title: titles[Number(beyond)], text: `${comparison(row, limit, beyond)} ${target(limit)}` };
+/** How many spans of a tagged text a threshold marks; each word is compared separately. */
+function spansBeyond({ spans }, name, limit) {
+  const marked = spans.filter((span) => span[name]).length;
+  return `${marked} of ${many(spans.length, "span")} marked: one word has ${inSentence(limit.score)} ${limit.side} ${valueOf(limit.score, limit.value)}.`;
 }
 
-/** A decision on a tagged text, where each word is decided separately. */
-function spanDecision(name, { spans }, limit) {
-  const { kinds, titles } = ENTRIES[name];
-  const flagged = spans.filter((span) => span[name]).length;
-  return {
-    kind: kinds[flagged ? 1 : 0],
-    title: flagged ? `${titles[1]}: ${flagged} of ${many(spans.length, "span")}` : titles[0],
-    text: `A span is marked if one word has ${inSentence(limit.score)} ${limit.side} ${valueOf(limit.score, limit.value)}. ${target(limit)}`,
-  };
-}
-
-/** The combined verdict, one line. */
+/** The one verdict of an answer. */
 export function verdict(row, facts) {
   const { ood, abstain } = facts.thresholds;
-  if (row.out_of_distribution) return { kind: "ood", text: row.abstain ? "Abstains: unlike its training data" : "Unlike its training data: check the answer" };
+  if (row.out_of_distribution) return { kind: "ood", text: row.abstain ? `Abstains: unlike its training data${aspect(row)}` : `Unlike its training data${aspect(row)}: check the answer` };
   if (row.abstain) return { kind: "abstain", text: "Abstains: too uncertain" };
   if (!ood && !abstain) return { kind: "open", text: "No thresholds are set: answers everything" };
   return { kind: "answered", text: "Answers" };
 }
 
-function comparison(row, limit, beyond) {
+/** Where a text with a length is unlike the training data; the limit is that of hydrant predict. */
+const aspect = ({ length_deviation: length }) => (Number.isFinite(length) ? ` in ${Math.abs(length) > 3 ? "length" : "content"}` : "");
+
+function comparison(row, decision, limit) {
   if (!(limit.score in row)) return "";
   const name = SCORES[limit.score]?.name ?? limit.score;
-  return `${name} ${valueOf(limit.score, row[limit.score])} is ${beyond ? "" : "not "}${limit.side} ${valueOf(limit.score, limit.value)}.`;
+  return `${name} ${valueOf(limit.score, row[limit.score])} is ${row[decision] ? "" : "not "}${limit.side} ${valueOf(limit.score, limit.value)}.`;
 }
 
 /** The target that a threshold was fitted for. */

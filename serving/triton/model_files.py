@@ -25,28 +25,16 @@ from ...errors import InputError, check_plain, cut, is_whole, listing
 from ...metrics.gates import Precision
 from ...tasks import LOGITS
 from ...version import __version__
-from .triton_tensors import (
-    LABELS,
-    STRING,
-    Message,
-    TensorSpec,
-    Word,
-    answer_specs,
-    entries,
-    graph_specs,
-    label_lines,
-    to_pbtxt,
-)
+from . import triton_tensors
+from .triton_tensors import Message, TensorSpec, Word
 
 CONFIG = "config.pbtxt"
 PERF = "perf.json"  # requests for perf_analyzer
 ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter of Triton's Python backend
 TEMPLATES = Path(__file__).parent / "templates"
-
 SHORT = "how do i say thank you in another language"
 LONG = " ".join([SHORT, "and what is the weather like over there at this time of the year", SHORT])
 TOKENS = 16  # of ready tensors
-
 Device = Literal["cpu", "gpu"]
 GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
 
@@ -129,7 +117,7 @@ class Source:
             raise InputError(f"bundle {bundle.path} reads sounds; expected texts or images; use `hydrant serve`")
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
-        tensors = graph_specs(inputs), graph_specs(outputs)
+        tensors = triton_tensors.graph_specs(inputs), triton_tensors.graph_specs(outputs)
         return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
 
     @property
@@ -138,8 +126,9 @@ class Source:
         if not self.raw:
             return list(self.inputs)
         if self.architecture.modality == "image":
-            return [TensorSpec("image", STRING, (1,))]
-        text, pair = TensorSpec("text", STRING, (1,)), TensorSpec("text_pair", STRING, (1,), optional=True)
+            return [TensorSpec("image", triton_tensors.STRING, (1,))]
+        text = TensorSpec("text", triton_tensors.STRING, (1,))
+        pair = TensorSpec("text_pair", triton_tensors.STRING, (1,), optional=True)
         return [text] if self.architecture.task == "tokens" else [text, pair]
 
     @property
@@ -150,7 +139,7 @@ class Source:
     @property
     def answers(self) -> list[TensorSpec]:
         """The tensors of answers."""
-        return answer_specs(self.scores, self.architecture.task, self.calibration, self.raw)
+        return triton_tensors.answer_specs(self.scores, self.architecture.task, self.calibration, self.raw)
 
 
 @dataclass(frozen=True)
@@ -171,7 +160,9 @@ class Model:
         """The whole ``config.pbtxt``."""
         tensors = {"input": self.inputs, "output": self.outputs}
         messages = {key: [spec.message() for spec in specs] for key, specs in tensors.items()}
-        return f"# Written by hydrant {__version__}.\n" + to_pbtxt({"name": self.name, **self.config, **messages})
+        return f"# Written by hydrant {__version__}.\n" + triton_tensors.to_pbtxt(
+            {"name": self.name, **self.config, **messages}
+        )
 
     def interface(self) -> dict[str, Any]:
         """Properties that all versions of a model share in one configuration; JSON-ready."""
@@ -203,7 +194,7 @@ def python_config(settings: TritonSettings, instances: int, parameters: Mapping[
         **batching(settings),
         "instance_group": [{"kind": Word("KIND_CPU"), "count": instances}],
         "version_policy": {"all": {}},
-        **({"parameters": entries(named)} if named else {}),
+        **({"parameters": triton_tensors.entries(named)} if named else {}),
     }
 
 
@@ -231,7 +222,7 @@ def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path
 
 def model_assets(source: Source) -> dict[str, bytes]:
     """Files next to the configuration of the clients' model: labels, and requests for ``perf_analyzer``."""
-    files = {LABELS: label_lines(source.bundle.labels)}
+    files = {triton_tensors.LABELS: triton_tensors.label_lines(source.bundle.labels)}
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]
     if "image" in names:
@@ -264,10 +255,8 @@ def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
     else:
         files = [("short", 1), ("long", 1), ("long", settings.max_batch)]
     chosen = source.requests if source.pairs else source.requests[:1]
-    return [
-        _warmup(f"{file}-{batch}", batch, [(spec, spec.dims, file) for spec in chosen])
-        for file, batch in dict.fromkeys(files)
-    ]
+    each = [(file, batch, [(spec, spec.dims, file) for spec in chosen]) for file, batch in dict.fromkeys(files)]
+    return [_warmup(f"{file}-{batch}", batch, inputs) for file, batch, inputs in each]
 
 
 def tensor_sample(inputs: Iterable[TensorSpec], tokens: int, batch: int) -> Message:
@@ -286,15 +275,11 @@ def ones_files(lengths: Iterable[int]) -> dict[str, bytes]:
 
 def _warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[int], str | None]]) -> Message:
     """A warm-up request, which a model answers before it is ready."""
-    values = {
-        spec.name: {
-            "data_type": Word(spec.datatype),
-            "dims": list(dims),
-            **({"zero_data": True} if file is None else {"input_data_file": file}),
-        }
-        for spec, dims, file in inputs
-    }
-    return {"name": name, "batch_size": batch, "inputs": entries(values)}
+    values = {}
+    for spec, dims, file in inputs:
+        data = {"zero_data": True} if file is None else {"input_data_file": file}
+        values[spec.name] = {"data_type": Word(spec.datatype), "dims": list(dims), **data}
+    return {"name": name, "batch_size": batch, "inputs": triton_tensors.entries(values)}
 
 
 def _image_bytes(architecture: AnyArchitecture) -> bytes:

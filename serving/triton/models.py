@@ -1,7 +1,4 @@
-"""The models that Triton's Python backend runs: a generated ``model.py`` imports one of these classes.
-
-All requests of a batch are predicted at once; an invalid request fails alone.
-"""
+"""The models that Triton's Python backend runs: a generated ``model.py`` imports one of these classes."""
 
 from __future__ import annotations
 
@@ -27,14 +24,11 @@ from ...runtime.predictor import Predictor
 from .triton_tensors import SPANS, answer_arrays, graph_outputs
 
 BUNDLE, LINK = "bundle", "bundle.path"  # in a version's folder: the bundle, or a file with its path
-
 BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.threads"
 SHORTEST, LONGEST = "hydrant.shortest", "hydrant.longest"
 """Parameters of ``config.pbtxt``: of the whole predictor, and the token limits of an engine."""
 
-MULTIPLE = 16
-"""Texts are padded to a multiple of this number of tokens: Triton batches only requests of equal shapes."""
-
+MULTIPLE = 16  # texts are padded to a multiple of this number of tokens: Triton batches only requests of equal shapes
 Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
 Inputs = list[Any] | dict[str, np.ndarray]  # raw inputs, or the graph's tensors
@@ -49,7 +43,9 @@ class PythonModel(ABC):
         config = json.loads(args["model_config"])
         self._inputs, self._outputs = ([entry["name"] for entry in config[key]] for key in ("input", "output"))
         self._parameters = {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()}
-        self.open(Bundle.open(bundle_folder(Path(args["model_repository"]) / args["model_version"])))
+        folder = Path(args["model_repository"]) / args["model_version"]
+        link = folder / LINK
+        self.open(Bundle.open(link.read_text(encoding="utf-8").rstrip("\n") if link.is_file() else folder / BUNDLE))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request of a batch with its tensors or its error."""
@@ -216,13 +212,6 @@ def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Predicti
 def padded_length(tokens: int) -> int:
     """The number of tokens after padding to a multiple of :data:`MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
-
-
-def bundle_folder(folder: Path) -> Path:
-    """The folder of a version's bundle."""
-    if (link := folder / LINK).is_file():
-        return Path(link.read_text(encoding="utf-8").rstrip("\n"))
-    return folder / BUNDLE
 
 
 def _decoded(array: np.ndarray, name: str) -> list[str]:

@@ -9,41 +9,27 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...bundle import staging
 from ...bundle.hub_download import bundle_name
 from ...bundle.manifest import MANIFEST
-from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing
 from ...version import __version__
-from .model_files import (
-    CONFIG,
-    ENVIRONMENT,
-    PERF,
-    SHORT,
-    TOKENS,
-    Device,
-    Model,
-    Source,
-    TritonSettings,
-    check_device,
-    template,
-)
+from . import model_files
+from .model_files import Device, Model, Source, TritonSettings
 from .triton_forms import Engine, engine_for, ensemble_models, whole_model
 from .triton_tensors import TensorSpec
 
 log = logging.getLogger(__name__)
-
 README = "README.md"
 MARKER = "hydrant-triton.json"  # marks a version's folder as hydrant's, and lists its tensors
 STAGE = "hydrant-triton"  # purpose of the hidden staging folder
-
 RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
 """ONNX Runtime's precisions on each device, in hydrant's order of preference."""
 
@@ -111,7 +97,7 @@ def triton_repository(
         InputError: an invalid option or output folder, a missing graph, or other tensors than another version's.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
-    check_device(device, settings)
+    model_files.check_device(device, settings)
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
@@ -127,17 +113,12 @@ def triton_repository(
     entry = models[-1]
     models[-1] = replace(entry, files={**entry.files, README: readme(source, models, version, engine)})
     return TritonModels(
-        path=repository,
-        name=name,
-        version=version,
-        device=device,
-        models=tuple(model.name for model in models),
+        path=repository, name=name, version=version, device=device, models=tuple(model.name for model in models),
         runs="hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
         file=source.graph if engine is None else f"engines/{engine.name}.engine",
-        inputs=tuple(spec.name for spec in entry.inputs),
-        outputs=tuple(spec.name for spec in entry.outputs),
+        inputs=tuple(spec.name for spec in entry.inputs), outputs=tuple(spec.name for spec in entry.outputs),
         size=_write(repository, models, version, bundle, force),
-    )
+    )  # fmt: skip
 
 
 def _models(
@@ -212,28 +193,27 @@ def _only(one: Any, other: Any) -> str:
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
     """Stage all models, then move each into place atomically; returns the bytes of the version's files."""
-    facts = {"name": bundle_name(bundle.path), "manifest_sha256": sha256_of(bundle.path / MANIFEST)}
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(folders_above(repository / README))
-            stack.enter_context(locked(repository))
-            _check_places(repository, models, version, force)  # another process may have written since
-            sweep(_staging(repository), STAGE)
-            stage = stack.enter_context(owned_folder(_staging(repository), STAGE))
-            folders: dict[Path, Path] = {}
-            size = 0
+    facts = {"name": bundle_name(bundle.path), "manifest_sha256": staging.sha256_of(bundle.path / MANIFEST)}
+    folders: dict[Path, Path] = {}
+    size = 0
+    with (
+        staging.telling(f"cannot write into {repository}"),
+        staging.folders_above(repository / README),
+        staging.locked(repository),
+    ):
+        _check_places(repository, models, version, force)  # another process may have written since
+        staging.sweep(_staging(repository), STAGE)
+        with staging.owned_folder(_staging(repository), STAGE) as stage:
             for model in models:
                 place, staged = repository / model.name, stage / model.name
                 marker = Marker(1, __version__, model.name, model.part, version, facts, model.interface())
                 size += _fill(staged / str(version), {**model.version_files, MARKER: to_json_bytes(marker)})
-                _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
+                _fill(staged, {model_files.CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
                 folders[place] = staged
-            with uninterrupted():
-                place_folders(folders)
-    except OSError as error:
-        raise InputError(f"cannot write into {repository}: {error.strerror or error}") from error
+            with staging.uninterrupted():
+                staging.place_folders(folders)
     return size
 
 
@@ -274,24 +254,17 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
     entry, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
     graph = "" if not steps else " and its ONNX Runtime backend" if engine is None else " and its TensorRT backend"
     rollback = ENSEMBLE_ROLLBACK.format(name=entry.name, version=version) if steps else ROLLBACK
-    return template(
+    return model_files.template(
         "README.md.txt",
-        name=entry.name,
-        hydrant=__version__,
+        name=entry.name, hydrant=__version__, next=version + 1, rollback=rollback, environment=model_files.ENVIRONMENT,
         form=f"an ensemble of the models {steps}" if steps else "the whole predictor in Triton's Python backend",
         release="24.12",  # the first whose Python backend reads NumPy 2
-        needs=f"its Python backend{graph}",
-        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
-        extra="" if steps else "[onnxruntime]",
-        environment=ENVIRONMENT,
-        engine="" if engine is None else _engine_lines(engine),
-        request=_request(source, entry),
-        outputs=_tensor_lines(entry.outputs),
-        data=PERF if PERF in entry.files else "zero",
-        next=version + 1,
-        rollback=rollback,
+        needs=f"its Python backend{graph}", engine="" if engine is None else _engine_lines(engine),
+        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime", extra="" if steps else "[onnxruntime]",
+        request=_request(source, entry), outputs=_tensor_lines(entry.outputs),
+        data=model_files.PERF if model_files.PERF in entry.files else "zero",
         models=", then ".join(f"`{model.name}`" for model in models),
-    )
+    )  # fmt: skip
 
 
 ENSEMBLE_ROLLBACK = """The steps serve all their versions; the ensemble serves
@@ -322,9 +295,11 @@ def _request(source: Source, model: Model) -> str:
     if source.architecture.modality == "image":
         return _tensor_lines(model.inputs)
     names = [spec.name for spec in model.inputs if not spec.optional or source.pairs]
-    tensors: list[dict[str, Any]] = [{"name": name, "datatype": "INT64", "shape": [1, TOKENS]} for name in names]
+    tensors: list[dict[str, Any]] = [
+        {"name": name, "datatype": "INT64", "shape": [1, model_files.TOKENS]} for name in names
+    ]
     for tensor in tensors:
-        text = {"datatype": "BYTES", "shape": [1, 1], "data": [SHORT]}
-        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * TOKENS})
+        text = {"datatype": "BYTES", "shape": [1, 1], "data": [model_files.SHORT]}
+        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * model_files.TOKENS})
     address = f"http://127.0.0.1:8000/v2/models/{model.name}/infer"
     return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

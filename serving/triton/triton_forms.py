@@ -13,30 +13,13 @@ from ...bundle.store import ARCHITECTURE, CALIBRATION, PROCESSOR, Bundle
 from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
 from ...errors import InputError
 from ...tasks import LOGITS
-from .model_files import (
-    CONFIG,
-    TOKENS,
-    Model,
-    Source,
-    TritonSettings,
-    batching,
-    excerpt,
-    model_assets,
-    ones_files,
-    python_config,
-    python_model,
-    raw_samples,
-    tensor_sample,
-    warm_files,
-    whole_bundle,
-)
+from . import model_files
+from .model_files import Model, Source, TritonSettings
 from .models import BACKEND, BUNDLE, LINK, LONGEST, PRECISION, SHORTEST, THREADS, padded_length
 from .triton_tensors import LABELS, Message, TensorSpec, Word, entries, label_lines
 
 log = logging.getLogger(__name__)
-
 LIBRARY = "tensorrt"
-
 CUDA = {"name": "cuda", "parameters": entries({"use_tf32": "0"})}
 FLOAT32 = {"execution_accelerators": {"gpu_execution_accelerator": [CUDA]}}
 """Disables TF32, ONNX Runtime's default for float32 products on a GPU."""
@@ -92,12 +75,13 @@ def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     """The predictor as one model."""
     parameters = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
     link: dict[str, bytes | Path] = {LINK: f"{source.bundle.path.resolve()}\n".encode()}
-    content = link if settings.linked else whole_bundle(source.bundle, BUNDLE)
-    content["model.py"] = python_model("Whole", "The whole predictor of a bundle")
-    tokens = 0 if source.architecture.modality == "image" else TOKENS
-    samples = raw_samples(source, settings) if source.raw else [tensor_sample(source.inputs, tokens, 1)]
-    config = {**python_config(settings, settings.instances, parameters), "model_warmup": samples}
-    files = {**model_assets(source), **warm_files(source)}
+    content = link if settings.linked else model_files.whole_bundle(source.bundle, BUNDLE)
+    content["model.py"] = model_files.python_model("Whole", "The whole predictor of a bundle")
+    tokens = 0 if source.architecture.modality == "image" else model_files.TOKENS
+    sample = model_files.tensor_sample(source.inputs, tokens, 1)
+    samples = model_files.raw_samples(source, settings) if source.raw else [sample]
+    config = {**model_files.python_config(settings, settings.instances, parameters), "model_warmup": samples}
+    files = {**model_files.model_assets(source), **model_files.warm_files(source)}
     return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
 
 
@@ -115,14 +99,14 @@ def ensemble_models(
 
 def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
     limits = (None, None) if engine is None or engine.tokens is None else engine.tokens
-    config = python_config(settings, 1, dict(zip((SHORTEST, LONGEST), limits, strict=True)))
-    config["model_warmup"] = raw_samples(source, settings)
-    content = {
-        "model.py": python_model("Prepare", "Texts or images as the graph's tensors"),
-        **excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/"),
-    }
+    config = model_files.python_config(settings, 1, dict(zip((SHORTEST, LONGEST), limits, strict=True)))
+    config["model_warmup"] = model_files.raw_samples(source, settings)
+    content = model_files.excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/")
+    content["model.py"] = model_files.python_model("Prepare", "Texts or images as the graph's tensors")
     tensors, limited = _between(source.inputs), {} if engine is None else engine.limits()
-    return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=limited)
+    return Model(
+        name, "prepare", config, source.requests, tensors, content, model_files.warm_files(source), limits=limited
+    )
 
 
 def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
@@ -140,27 +124,31 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
     sizes = itertools.product(lengths or (0,), dict.fromkeys((1, settings.max_batch)))
     config = {
         **runs,
-        **batching(settings),
+        **model_files.batching(settings),
         "instance_group": [group],
         "version_policy": {"all": {}},
-        "model_warmup": [tensor_sample(source.inputs, length, batch) for length, batch in sizes],
+        "model_warmup": [model_files.tensor_sample(source.inputs, length, batch) for length, batch in sizes],
     }
-    files, limits = ones_files(lengths), {} if engine is None else engine.limits()
+    files, limits = model_files.ones_files(lengths), {} if engine is None else engine.limits()
     outputs = source.scores if engine is None else source.outputs  # an engine runs with all its outputs only
     return Model(name, "graph", config, source.inputs, outputs, content, files, limits=limits)
 
 
 def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
     labels = source.bundle.labels
-    content = {
-        "model.py": python_model("Decide", "The graph's outputs with their decisions"),
-        **excerpt(source.bundle, BUNDLE, CALIBRATION),
-    }
-    config, files = python_config(settings, 1, {}), {LABELS: label_lines(labels)}
+    content = model_files.excerpt(source.bundle, BUNDLE, CALIBRATION)
+    content["model.py"] = model_files.python_model("Decide", "The graph's outputs with their decisions")
+    config, files = model_files.python_config(settings, 1, {}), {LABELS: label_lines(labels)}
     return Model(name, "decide", config, _between(source.scores), source.answers, content, files, labels)
 
 
-def _ensemble(source: Source, name: str, version: int, settings: TritonSettings, steps: Iterable[Model]) -> Model:
+def _ensemble(
+    source: Source,
+    name: str,
+    version: int,
+    settings: TritonSettings,
+    steps: Iterable[Model],
+) -> Model:
     config = {
         "platform": "ensemble",
         "max_batch_size": settings.max_batch,
@@ -168,8 +156,10 @@ def _ensemble(source: Source, name: str, version: int, settings: TritonSettings,
         "ensemble_scheduling": {"step": [_step(model, version, source.raw) for model in steps]},
     }
     labels = source.bundle.labels
-    model = Model(name, "ensemble", config, source.requests, source.answers, {}, model_assets(source), labels)
-    return replace(model, version_files={CONFIG: model.config_text().encode()})
+    model = Model(
+        name, "ensemble", config, source.requests, source.answers, {}, model_files.model_assets(source), labels
+    )
+    return replace(model, version_files={model_files.CONFIG: model.config_text().encode()})
 
 
 def _step(model: Model, version: int, raw: bool) -> Message:

@@ -17,17 +17,10 @@ Message = Mapping[str, Any]
 """A protocol buffer: field → text, number, flag, :class:`Word`, another message, or a list of these."""
 
 STRING, FLOAT, WHOLE, FLAG = "TYPE_STRING", "TYPE_FP32", "TYPE_INT64", "TYPE_BOOL"
-
-KINDS = {1: FLOAT, 7: WHOLE}
-"""ONNX's type numbers in hydrant's graphs."""
-
+KINDS = {1: FLOAT, 7: WHOLE}  # ONNX's type numbers in hydrant's graphs
 LABELS = "labels.txt"  # class names for Triton's classification extension
-
-WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS))
-"""Graph outputs with an axis after the batch, even of length 1."""
-
-SPANS = "spans"
-"""Output for token classification: the spans of each text, as in ``hydrant predict --json``."""
+WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS))  # graph outputs with an axis after the batch, even of length 1
+SPANS = "spans"  # output for token classification: the spans of each text, as in ``hydrant predict --json``
 
 
 class Word(str):
@@ -74,8 +67,7 @@ def _lines(message: Message, margin: str) -> Iterator[str]:
 def _plain(value: Any) -> str:
     if isinstance(value, Word | int | float):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    special = b'"\\'
-    characters = (chr(byte) if 32 <= byte < 127 and byte not in special else f"\\{byte:03o}" for byte in value.encode())
+    characters = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in value.encode())
     return f'"{"".join(characters)}"'
 
 
@@ -114,10 +106,8 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
     probabilities = outputs.get("probabilities")
     each = (-1,) if task == "tokens" else (1,)
     classes = () if probabilities is None else probabilities.dims
-    specs = [
-        TensorSpec(spec.name, spec.datatype, spec.dims, labelled=spec is probabilities and task != "tokens")
-        for spec in outputs.values()
-    ]
+    named = probabilities if task != "tokens" else None
+    specs = [TensorSpec(each.name, each.datatype, each.dims, labelled=each is named) for each in outputs.values()]
     if task in ("classification", "tokens"):
         first = [TensorSpec("label", STRING, each), TensorSpec("label_index", WHOLE, each)]
         specs = [*first, TensorSpec("confidence", FLOAT, each), *specs]
@@ -139,7 +129,7 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
 
 def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np.ndarray]:
     """The fields of a prediction declared by :func:`answer_specs`, except the spans."""
-    arrays = {name: array for name, array in prediction.to_dict().items() if name != "error"}
+    arrays = {name: array for name, array in prediction.arrays.items() if name != "error"}
     if prediction.label is not None:
         names = np.array([*(label.encode() for label in labels), b""], object)  # −1 is padding
         arrays |= {"label": names[prediction.label], "label_index": prediction.label}

@@ -15,17 +15,8 @@ import numpy as np
 
 from ....bundle.graphs import check_graph
 from ....bundle.store import Bundle, onnx_name
+from ....engines import metadata
 from ....engines.gpu import make_logger, platform_name, without_place
-from ....engines.metadata import (
-    PRECISIONS,
-    EngineFile,
-    Profile,
-    Shape,
-    engine_names,
-    engine_path,
-    graph_digest,
-    read_metadata,
-)
 from ....errors import BackendError, BundleError, cut, listing
 from .profiles import DTYPES
 
@@ -54,7 +45,7 @@ class EngineChoice:
     """A suitable engine with its metadata and the command that rebuilds it."""
 
     name: str
-    facts: EngineFile
+    facts: metadata.EngineFile
     rebuild: str
 
 
@@ -85,25 +76,22 @@ class LoadedEngine:
     trt: ModuleType
     engine: Any
     inputs: dict[str, np.dtype[Any]]
-    outputs: dict[str, Shape]
-    profiles: list[Profile]
+    outputs: dict[str, metadata.Shape]
+    profiles: list[metadata.Profile]
     messages: NativeLog
     keep: tuple[Any, ...]
 
 
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> EngineChoice:
     """The first suitable engine by :func:`_order`; reads only the metadata, with digests checked."""
-    library, allowed = machine.library, PRECISIONS if precision is None else (precision,)
-    if precision not in (None, *PRECISIONS):
-        raise BackendError(
-            f"backend {library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
-        )
+    library, allowed = machine.library, metadata.PRECISIONS if precision is None else (precision,)
+    if precision not in (None, *metadata.PRECISIONS):
+        wrong = f"backend {library} does not run precision {cut(precision)}"
+        raise BackendError(f"{wrong}; expected {', '.join(metadata.PRECISIONS)}")
     if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # known without an engine
-        raise BackendError(
-            f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
-            f"tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`"
-        )
-    engines = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+        wrong = f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}"
+        raise BackendError(f"{wrong}; use --backend tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`")
+    engines = [(name, metadata.read_metadata(bundle, name)) for name in metadata.engine_names(bundle)]
     fitting = [(name, facts) for name, facts in engines if facts.library == library and facts.precision in allowed]
     if not fitting:
         wanted = f"{library} engine" + (f" in {precision}" if precision else "")
@@ -120,7 +108,7 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
 
 def read_engine(bundle: Bundle, chosen: EngineChoice) -> bytes:
     """The bytes of an engine, checked against manifest and metadata."""
-    path = bundle.file(engine_path(chosen.name))
+    path = bundle.file(metadata.engine_path(chosen.name))
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != chosen.facts.engine_sha256:
         raise BundleError(f"{path} differs from the engine in its metadata; rebuild it with `{chosen.rebuild}`")
@@ -139,17 +127,17 @@ def load_engine(trt: ModuleType, data: bytes, chosen: EngineChoice, graph: Path 
         if engine is None:
             raise BackendError(messages.last())
         if graph is not None:
-            _refit(trt, engine, logger, graph, messages)
+            refitter = trt.Refitter(engine, logger)  # a stripped engine's weights are in its graph
+            parser = trt.OnnxParserRefitter(refitter, logger)
+            if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
+                errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
+                raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
         inputs, outputs = _tensors(trt, engine)
-        profiles: list[Any] = [
-            {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
-            for index in range(engine.num_optimization_profiles)
-        ]
+        shape_of, count = engine.get_tensor_profile_shape, engine.num_optimization_profiles
+        profiles: Any = [{name: tuple(map(tuple, shape_of(name, at))) for name in inputs} for at in range(count)]
     except Exception as error:  # whatever the library's binding raises
-        raise BackendError(
-            f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}; rebuild it with "
-            f"`{chosen.rebuild}`"
-        ) from error
+        wrong = f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}"
+        raise BackendError(f"{wrong}; rebuild it with `{chosen.rebuild}`") from error
     return LoadedEngine(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
 
 
@@ -159,12 +147,12 @@ def build_command(bundle: Bundle, library: str, precision: str, *options: str) -
     return shlex.join(words)
 
 
-def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
+def rebuild_command(bundle: Bundle, name: str, facts: metadata.EngineFile) -> str:
     """The command that rebuilds an engine with the options in its metadata."""
     return build_command(bundle, facts.library, facts.precision, *_options(name, facts))
 
 
-def _options(name: str, facts: EngineFile) -> list[str]:
+def _options(name: str, facts: metadata.EngineFile) -> list[str]:
     """The options of ``hydrant build`` recorded in an engine's metadata."""
     words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
     shapes = [shape for profile in facts.profiles for ranges in profile.values() for shape in ranges]
@@ -188,26 +176,26 @@ def _options(name: str, facts: EngineFile) -> list[str]:
     return words
 
 
-def _axis(profile: Profile, axis: int) -> str:
+def _axis(profile: metadata.Profile, axis: int) -> str:
     """Range of an axis as ``min:opt:max``, the same for all inputs."""
     return ":".join(str(shape[axis]) for shape in next(iter(profile.values())))
 
 
-def _order(name: str, facts: EngineFile) -> tuple[int, int, int, str]:
+def _order(name: str, facts: metadata.EngineFile) -> tuple[int, int, int, str]:
     """Sort key of engines: precision, longest text (0 for images) and largest batch of any profile, name."""
     largest = [most for profile in facts.profiles for _, _, most in profile.values()]
     rows = max(shape[0] for shape in largest)
     tokens = max((shape[1] for shape in largest if len(shape) == 2), default=0)
-    return PRECISIONS.index(facts.precision), -tokens, -rows, name
+    return metadata.PRECISIONS.index(facts.precision), -tokens, -rows, name
 
 
-def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> str:
+def _misfit(bundle: Bundle, name: str, facts: metadata.EngineFile, machine: Machine) -> str:
     """The reason why an engine does not match the bundle's graph or this machine; empty if it does."""
     graph, built = onnx_name(facts.precision), f"engine {name} was built"
     if not bundle.has(graph):
         export = f"hydrant export {bundle.path} --precision {facts.precision}"
         return f"{built} from {graph}, which the bundle no longer has; make it with `{export}`"
-    if facts.onnx_sha256 != graph_digest(bundle, graph):
+    if facts.onnx_sha256 != metadata.graph_digest(bundle, graph):
         return f"{graph} has changed since {built} from it"
     check_graph(bundle, graph)
     if facts.platform != platform_name():
@@ -224,19 +212,10 @@ def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> s
     return "" if fits else here + add
 
 
-def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, messages: NativeLog) -> None:
-    """Refit a stripped engine with the weights of its graph."""
-    refitter = trt.Refitter(engine, logger)
-    parser = trt.OnnxParserRefitter(refitter, logger)
-    if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
-        errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
-        raise BackendError(f"it rejects the weights of {graph.name}: {errors or messages.last()}")
-
-
-def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, Shape]]:
+def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, metadata.Shape]]:
     """Input types and output shapes by name."""
     inputs: dict[str, np.dtype[Any]] = {}
-    outputs: dict[str, Shape] = {}
+    outputs: dict[str, metadata.Shape] = {}
     for index in range(engine.num_io_tensors):
         name = engine.get_tensor_name(index)
         if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT:

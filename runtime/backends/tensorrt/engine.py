@@ -155,10 +155,8 @@ class _Contexts:
             if hasattr(self._plain, "create_runtime_cache"):
                 self.cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
         except Exception as error:  # whatever the library's binding raises
-            raise BackendError(
-                f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
-                f"`{chosen.rebuild}`"
-            ) from error
+            wrong = f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}"
+            raise BackendError(f"{wrong}; rebuild it with `{chosen.rebuild}`") from error
 
     def new(self, captures: bool) -> Any:
         """An execution context, or ``None`` if the library cannot create one."""

@@ -20,10 +20,7 @@ from .choose import LoadedEngine
 from .cuda import Cuda, Resources
 
 log = logging.getLogger(__name__)
-
-GRAPHS = 4
-"""Maximum number of a lane's CUDA graphs, each with its own context; the least recently used is evicted."""
-
+GRAPHS = 4  # maximum number of a lane's CUDA graphs, each with its own context; the least recently used is evicted
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
@@ -192,10 +189,8 @@ class Lane:
     def _new(self, profile: int, *, captures: bool) -> Any:
         context = self._new_context(captures)
         if context is None:
-            raise BackendError(
-                f"{self._loaded.trt.__name__} created no execution context: {self._loaded.messages.last()}; use "
-                "fewer threads, or free GPU memory"
-            )
+            wrong = f"{self._loaded.trt.__name__} created no execution context: {self._loaded.messages.last()}"
+            raise BackendError(f"{wrong}; use fewer threads, or free GPU memory")
         if not context.set_optimization_profile_async(profile, self.stream):
             raise BackendError(f"the engine rejects profile {profile}: {self._loaded.messages.last()}")
         return context

@@ -77,7 +77,11 @@ class Profiles:
         """The runs of a batch: one if a profile fits, else parts of nearly equal size with the least padding."""
         able = [each for each in self._ranges if each.takes_tokens(tokens)]
         if not able:
-            raise BackendError(self._too_long(tokens or 0))
+            ranges = [each.tokens for each in self._ranges if each.tokens]
+            least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+            command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
+            wrong = f"the inputs have {tokens} tokens or samples; this engine was built for {least} to {most}"
+            raise BackendError(f"{wrong}: cut them, or rebuild it with `{command}`")
         pieces = -(-rows // max(each.rows[1] for each in able))
         size = -(-rows // pieces)
         return [self._part(able, start, min(start + size, rows), tokens) for start in range(0, rows, size)]
@@ -98,10 +102,8 @@ class Profiles:
 
     def input_bytes(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, int]:
         """Size of each input's buffer: the largest over all profiles."""
-        return {
-            name: max(math.prod(profile[name][2]) for profile in self._profiles) * dtype.itemsize
-            for name, dtype in dtypes.items()
-        }
+        largest = {name: max(math.prod(profile[name][2]) for profile in self._profiles) for name in dtypes}
+        return {name: largest[name] * dtype.itemsize for name, dtype in dtypes.items()}
 
     def _part(self, able: Sequence[Range], start: int, stop: int, tokens: int | None) -> Part:
         count = stop - start
@@ -110,15 +112,6 @@ class Profiles:
             key=lambda each: (math.prod(size or 1 for size in each.padded(count, tokens)), each.most, each.index),
         )
         return Part(best.index, start, stop, *best.padded(count, tokens))
-
-    def _too_long(self, tokens: int) -> str:
-        ranges = [each.tokens for each in self._ranges if each.tokens]
-        least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-        command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
-        return (
-            f"the inputs have {tokens} tokens or samples; this engine was built for {least} to {most}: cut them, or "
-            f"rebuild it with `{command}`"
-        )
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:

@@ -117,6 +117,7 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p,
   add("disagreement", p.disagreement, {batch});
   add_if("energy", p.energy, {batch});
   add_if("distance", p.distance, {batch});
+  add_if("length_deviation", p.length_deviation, {batch});
   add_if("abstain", p.abstain, {batch});
   add_if("out_of_distribution", p.out_of_distribution, {batch});
   add_if("member_probabilities", p.member_probabilities, {batch, members, classes});

@@ -373,13 +373,15 @@ PlainRequest read_plain(const std::string& body, Reads reads, std::size_t max_in
   if (const auto named = string_option(object, "aggregation")) request.options.aggregation = aggregation_of(*named);
   request.model = string_option(object, "model");
   request.version = string_option(object, "version");
-  const Json& list = required(object, "inputs", "the request", "an array of inputs");
+  const Json& inputs = required(object, "inputs", "the request", "a text or an array of inputs");
+  const Json one = inputs.is_string() ? Json::array({inputs}) : Json();
+  const Json& list = inputs.is_string() ? one : inputs;
   if (list.is_object() && !list.empty()) {
     for (const auto& [name, data] : list.items()) request.inputs.tensors[name] = plain_tensor(name, data, max_inputs);
     return request;
   }
   if (!list.is_array())
-    throw InputError("inputs is " + shown(list) + "; expected an array of inputs, or an object of tensors by name");
+    throw InputError("inputs is " + shown(list) + "; expected a text, an array of inputs, or an object of tensors by name");
   check_count(list.size(), max_inputs);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string where = "input " + std::to_string(i);

@@ -50,6 +50,7 @@ void add_scores(OrderedJson& row, const Predictor& predictor, const Prediction& 
   add("disagreement", p.disagreement);
   add_if("energy", p.energy);
   add_if("distance", p.distance);
+  add_if("length_deviation", p.length_deviation);
 }
 
 void add_probabilities(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {

@@ -275,7 +275,6 @@ HttpReply Service::predict(const HttpRequest& request) const {
   return ok({{"model", name_},
              {"version", kVersion},
              {"backend", predictor_.backend()},
-             {"fallbacks", skipped_json(predictor_)},
              {"predictions", std::move(rows)}});
 }
 

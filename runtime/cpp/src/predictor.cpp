@@ -77,6 +77,7 @@ constexpr Field kFields[] = {
     {"score_variance", &Prediction::score_variance, nullptr, kScores},
     {"energy", nullptr, &Prediction::energy, kClasses | kLabels},
     {"distance", nullptr, &Prediction::distance, kAll},
+    {"length_deviation", nullptr, &Prediction::length_deviation, kAll},
     {"member_probabilities", nullptr, &Prediction::member_probabilities, kClasses | kLabels, true, true},
     {"member_scores", nullptr, &Prediction::member_scores, kScores, false, true},
 };

@@ -173,8 +173,8 @@ bool same(const Prediction& one, const Prediction& other) {
         &Prediction::score_variance, &Prediction::label_entropy, &Prediction::label_mutual_information}) {
     if (!same(one.*field, other.*field)) return false;
   }
-  for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities,
-                           &Prediction::interval_low, &Prediction::interval_high, &Prediction::member_scores}) {
+  for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::length_deviation,
+                           &Prediction::member_probabilities, &Prediction::interval_low, &Prediction::interval_high, &Prediction::member_scores}) {
     if (!same(one.*field, other.*field)) return false;
   }
   return one.label == other.label && one.abstain == other.abstain && one.assigned == other.assigned &&
@@ -283,7 +283,8 @@ void compare(const Prediction& prediction, const Case& golden, float tolerance) 
     if (*values) floats(name, **values);
   }
   for (const auto& [name, scores] :
-       {std::pair{"energy", &prediction.energy}, std::pair{"distance", &prediction.distance}}) {
+       {std::pair{"energy", &prediction.energy}, std::pair{"distance", &prediction.distance},
+        std::pair{"length_deviation", &prediction.length_deviation}}) {
     check(scores->has_value() == (expected.count(name) > 0), where, name);
     if (*scores) floats(name, **scores);
   }

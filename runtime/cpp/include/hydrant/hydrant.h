@@ -88,6 +88,8 @@ struct Prediction {
   std::vector<float> disagreement;             // [B], share of members whose argmax differs from the ensemble's
   std::optional<std::vector<float>> energy;    // [B], nats: −mean log Σ exp z; empty for graphs of hydrant 0.1
   std::optional<std::vector<float>> distance;  // [B], distance to the training data; empty until fitted
+  // [B], standardised log number of tokens, negative: shorter; empty unless the distance depends on the length
+  std::optional<std::vector<float>> length_deviation;
   std::optional<std::vector<bool>> abstain;    // [B]; empty without an abstention threshold
   std::optional<std::vector<bool>> out_of_distribution;    // [B]; empty without an OOD threshold
   std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty unless the graph returns them

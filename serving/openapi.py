@@ -1,0 +1,85 @@
+"""``GET /openapi.json``: the routes, made from the routes themselves and from the structs of their bodies."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..version import __version__
+from .oip import InferBody
+from .predict_request import PredictBody
+from .predict_routes import PredictAnswer, PredictRoutes
+from .rest import IndexBody, LoadBody, UnloadBody, json_response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+BODIES = {
+    "predict": PredictBody,
+    "explain": PredictBody,
+    "infer": InferBody,
+    "index": IndexBody,
+    "load": LoadBody,
+    "unload": UnloadBody,
+}
+"""Last part of a path → struct of its JSON body."""
+
+ANSWERS = {"predict": PredictAnswer}
+
+REFUSED = {
+    "description": "An error: what is wrong, what was expected, what to do.",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
+}
+
+
+def openapi_route(needs_token: bool) -> Route:
+    """The route of the document."""
+    from starlette.routing import Route
+
+    models = ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+    direct = [Route(path, PredictRoutes._infer, methods=["POST"]) for path in models]
+    direct += [Route("/predict", PredictRoutes._predict, methods=["POST"])]
+
+    async def openapi(request: Request) -> Response:
+        """This document."""
+        return json_response(document([*direct, *request.app.routes], needs_token))
+
+    return Route("/openapi.json", openapi)
+
+
+def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
+    """An OpenAPI 3.1 description of routes."""
+    structs = [*BODIES.values(), *ANSWERS.values()]
+    references, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(structs, references, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in sorted((each for each in routes if each.include_in_schema), key=lambda each: each.path):
+        last = route.path.rpartition("/")[2]
+        answer = _content(schema_of[ANSWERS[last]]) if last in ANSWERS else {}
+        operation: dict[str, Any] = {
+            "summary": getattr(route.endpoint, "func", route.endpoint).__doc__,
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"{(\w+)}", route.path)
+            ],
+            "responses": {"200": {"description": "The answer.", **answer}, "default": REFUSED},
+        }
+        if last in BODIES:
+            operation["requestBody"] = _content(schema_of[BODIES[last]])
+        method = "post" if "POST" in (route.methods or ()) else "get"
+        paths[route.path] = {method: operation}
+    components: dict[str, Any] = {"schemas": schemas}
+    secured: dict[str, Any] = {}
+    if needs_token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        secured = {"security": [{"token": []}]}
+    info = {"title": "hydrant", "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, **secured}
+
+
+def _content(schema: Any) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
