@@ -344,17 +344,23 @@ def _transpose(graph: Any) -> None:
     import onnx_ir as ir
 
     for node in list(graph):
-        weight = node.inputs[0] if node.op_type == "Transpose" else None
-        if weight is None or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0):
+        gemm = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+        if not gemm and (node.op_type != "Transpose" or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0)):
             continue
+        weight = node.inputs[int(gemm)]
         if weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
             name, kind = f"{weight.name}.transposed", weight.dtype
             shape = ir.Shape([weight.shape[1], weight.shape[0]])
             compute = partial(_transposed, weight.const_value)
             tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
             value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
-            node.outputs[0].replace_all_uses_with(graph.initializers.setdefault(name, value))
-            graph.remove(node, safe=True)
+            matrix = graph.initializers.setdefault(name, value)
+            if gemm:
+                node.replace_input_with(1, matrix)
+                node.attributes.pop("transB")
+            else:
+                node.outputs[0].replace_all_uses_with(matrix)
+                graph.remove(node, safe=True)
 
 
 def _transposed(tensor: Any) -> Any:

@@ -1,7 +1,5 @@
 """What tests of the traced path build on: tiny models of many classes, plans, inputs, and hooks of its own."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
