@@ -318,7 +318,7 @@ def _layer_norms() -> list[Any]:
             return stored(scale) and super().check(*args, **others)
 
     class Biased(LayerNormBiasFusion):
-        def check(self, *_: Any, bias: Any, **__: Any) -> Any:  # type: ignore[override]
+        def check(self, *_: Any, bias: Any, **__: Any) -> Any:
             return stored(bias)
 
     return [each.rule() for each in (Scaled, Biased)]  # type: ignore[no-untyped-call]
