@@ -1,7 +1,5 @@
 """Killed at any moment, a bundle is the old one or the new one, and nothing stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

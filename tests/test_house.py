@@ -1,7 +1,5 @@
 """Layers of the package: the imports allowed between folders, and the order of the files in each."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -42,8 +40,8 @@ FLOORS: list[dict[str, str]] = [
         "build": "builder_options attention_patterns compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph tokenizer_onnx
-            graph_form dead_rows masked_writes traced_graph half_precision traced_islands traced_products
+            lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph
+            tokenizer_onnx graph_form dead_rows masked_writes traced_graph half_precision traced_islands traced_products
             exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",

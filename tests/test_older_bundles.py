@@ -4,8 +4,6 @@
 ``tests/bundles_0_2_0`` holds what 0.2.0 wrote: bundles of every task, and interrupted work.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a command writes: regular files are replaced whole, all else is written through, and failures leave nothing."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
