@@ -97,17 +97,13 @@ def plain_config(bundle: Bundle, precision: str, external: list[str]) -> dict[st
     """The model's configuration for transformers; transformers.js reads ``precision``, some weights ``external``."""
     architecture = bundle.any_architecture()
     config = _declared(architecture) if architecture.is_declared else dict(bundle.read_json(CHECKPOINT))
-    problem = PROBLEMS.get(architecture.task)
+    problem = {"problem_type": PROBLEMS[architecture.task]} if architecture.task in PROBLEMS else {}
     reader: dict[str, Any] = {"dtype": DEFAULT_DTYPES[precision]}
     if external:
         reader["use_external_data_format"] = dict.fromkeys(external, 1)
-    return {
-        **config,
-        "id2label": {str(place): label for place, label in enumerate(bundle.labels)},
-        "label2id": {label: place for place, label in enumerate(bundle.labels)},
-        **({} if problem is None else {"problem_type": problem}),
-        "transformers.js_config": reader,
-    }
+    names: dict[str, Any] = {"id2label": {str(place): label for place, label in enumerate(bundle.labels)}}
+    names |= {"label2id": {label: place for place, label in enumerate(bundle.labels)}, **problem}
+    return {**config, **names, "transformers.js_config": reader}
 
 
 def _declared(arch: Architecture) -> dict[str, Any]:
