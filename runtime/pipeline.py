@@ -83,7 +83,7 @@ def pipeline(
         BackendError, MissingExtraError, BundleError: as in ``load``.
     """
     opened = bundle if model is None else model
-    if opened is None or (model is None and bundle in TASK_NAMES and not Path(str(bundle)).exists()):
+    if opened is None or (model is None and str(bundle) in TASK_NAMES and not Path(str(bundle)).exists()):
         raise InputError(
             "no bundle is given; expected pipeline('out/'), or pipeline('text-classification', model='out/')"
         )

@@ -324,13 +324,14 @@ def test_the_command_reports_changes_with_status_one(bundle: Path, logs: dict[st
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["", "{"], "line 2 of LOG"),
-        ([], "no predictions"),
+        (["", "{"], "LOG: line 2 "),
+        (['{"error": "no"}'], "no predictions"),
+        ([], "LOG is empty"),
         (['{"why": ["abstain"], "abstain": true}'], "all predictions"),
-        (['{"abstain": true}', '{"label": "a"}'], "line 2 of LOG has no abstain"),
+        (['{"abstain": true}', '{"label": "a"}'], "row 2 of LOG has no abstain"),
         (['{"energy": -1.0}', '{"energy": NaN}'], "energy 'nan'"),
-        (['{"energy": -1.0}', '{"spans": [{"label": "PER"}]}'], "line 2 of LOG has spans"),
-        (['{"error": "no text"}', '{"label": "x", "abstain": true}'], "line 2 of LOG has the label 'x'"),
+        (['{"energy": -1.0}', '{"spans": [{"label": "PER"}]}'], "row 2 of LOG has spans"),
+        (['{"error": "no text"}', '{"label": "x", "abstain": true}'], "row 2 of LOG has the label 'x'"),
     ],
 )
 def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], words: str, tmp_path: Path) -> None:

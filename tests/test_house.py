@@ -1,7 +1,5 @@
 """Layers of the package: the imports allowed between folders, and the order of the files in each."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``hydrant make``: every stage in one command, with separate data for each use, resumable."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

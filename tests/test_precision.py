@@ -1,7 +1,5 @@
 """FP16, BF16 and INT8 graphs: types, float32 islands, agreement with the oracle, independence of batch mates."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from dataclasses import replace

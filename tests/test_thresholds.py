@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import scipy.stats
 import sklearn.metrics
 from hydrant import HydrantError, Risk
 from hydrant.bundle.calibration import SIDES, Calibration
+from hydrant.calib.decisions.decision_lines import calibration_lines
 from hydrant.calib.decisions.fit import FITS, Request, Sample, fit_classes, fit_labels, fit_scores, fit_temperatures
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import averaged_nll, fit_temperature
@@ -103,7 +105,16 @@ def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None
     assert after < before < collapsed / 2
 
 
-@settings(max_examples=60, deadline=None)
+def test_notes_on_a_temperature_that_one_example_or_training_data_made() -> None:
+    for count, first, word in ((40, -20, "worse"), (400, 3, "swapped")):
+        margins = np.append(first, np.random.default_rng(0).normal(3, 0.5, count - 1))
+        sample = Sample(np.stack([0 * margins, margins], axis=1)[:, None], np.ones(count, np.int64))
+        request = Request(Targets(), ["a", "b"], {"data": "x.csv"})
+        (note,) = FITS["classification"].notes(sample, request, fit_classes(sample, None, request))
+        assert word in note
+
+
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.8, 0.9, 0.95]), st.integers(19, 60), st.booleans())
 def test_ranks_hold_for_every_left_out_example(seed: int, level: float, count: int, tied: bool) -> None:
     """Any of n + 1 exchangeable values may be the fresh one: the mean coverage is at least the level, exactly."""
@@ -238,6 +249,9 @@ def test_stored_measurements_match_the_thresholds() -> None:
     assert flags.measured["auroc"] == max(areas)
     assert calibration.fitted["after"]["nll"] <= calibration.fitted["before"]["nll"]
     assert calibration.conformal.measured["coverage"] >= 0.8
+    lines = dict(calibration_lines(calibration.to_json()))
+    assert re.search(r"answers 90\.\d% \[8\d\.\d to 9\d\.\d%\], .*% \[.*%\] of the answers wrong", lines["abstains"])
+    assert re.search(r"\b1600\b.*\b400\b", lines["ranges"]), "four times the examples halve the ranges"
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,7 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     tuned: list[Weights] = []
     done: list[Trained] = []
     for member, keep in enumerate(plan.members):
-        module = job.module(
-            member_form(shared, member), HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
-        )
+        module = job.module(member_form(shared, member), replace(plan, members=(keep,)))
         title = f"member {member + 1} of {len(plan.members)}, "
         done.append(train(job.alone(member), module, State(checkpoint, f"member {member}"), title))
         tuned.append(done[-1].weights or member_form(shared, member))

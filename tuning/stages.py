@@ -157,9 +157,8 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
         facts.pop("adapted", None)  # no shared weight with an update is left
     if factored:
         assert isinstance(job.settings.how, BatchEnsemble)
-        facts |= adapter_metadata(factored) | {
-            "batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}
-        }
+        begins = {"fork_from": first_layer(job.ensemble, job.settings.how)}
+        facts |= {**adapter_metadata(factored), "batch_ensemble": begins}
     module.provenance = facts
     return module
 
@@ -172,23 +171,15 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
         if now is not None:
             fingerprints[name] = (now if before is None else now | before).to_json()
+    names = ["nll", "accuracy", "temperature", *(["rmse"] if done.before.rmse is not None else [])]
     facts = {
-        "data": job.training.title,
-        "examples": len(job.training),
-        "data_sha256": job.digests[0],
-        "validation": job.held_out.title,
-        "validation_examples": len(job.held_out),
-        "validation_sha256": job.digests[1],
-        "fingerprints": fingerprints,
-        "per_member": bool(done.members),
-        "epochs": done.epochs,
-        "best_epoch": done.after.epoch,
-        "nll": [done.before.nll, done.after.nll],
-        "accuracy": [done.before.accuracy, done.after.accuracy],
-        "temperature": [done.before.temperature, done.after.temperature],
-        **({} if done.before.rmse is None else {"rmse": [done.before.rmse, done.after.rmse]}),
+        "data": job.training.title, "examples": len(job.training), "data_sha256": job.digests[0],
+        "validation": job.held_out.title, "validation_examples": len(job.held_out),
+        "validation_sha256": job.digests[1], "fingerprints": fingerprints, "per_member": bool(done.members),
+        "epochs": done.epochs, "best_epoch": done.after.epoch,
+        **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
-    }
+    }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
 

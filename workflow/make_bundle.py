@@ -274,14 +274,15 @@ class _Job:
             records[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.summary(name, line)}")
 
+        plan = space.folder / "plan.json"
+        if not single:
+            stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
         if not space.recorded("fuse"):
             seconds = estimated_seconds(self.model, self.architecture, parts, self.recipe)
-            self.say(f"time      {in_words(seconds)} at the present load; stages that finish are not repeated")
-        plan = space.folder / "plan.json"
+            self.say(f"time      {in_words(seconds)} for the rest at the present load")
         if single:
             stage("fuse", fused_line, lambda: self._fuse(self._whole(), bundle))
         else:
-            stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
             stage("fuse", fused_line, lambda: self._fuse(HeadPlan.load(plan), untuned))
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
             if space.summary(FIRST, behind_line):

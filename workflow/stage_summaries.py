@@ -9,6 +9,7 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.data_overlap import NEAR, SEEN
+from ..calib.decisions.decision_lines import shares_text
 from ..metrics.gates import Gate
 from ..version import __version__
 
@@ -143,7 +144,7 @@ def calibrated_line(facts: Facts) -> str:
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
-            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}")
+            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}")
     return "; ".join(parts)
 
 

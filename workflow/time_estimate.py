@@ -17,7 +17,7 @@ FIXED = 25.0
 
 
 def estimated_seconds(model: str | Path, architecture: Architecture, parts: Parts, recipe: Recipe) -> float:
-    """Estimate the duration of all stages, without a second tuning and without controls."""
+    """Estimate the duration of the stages after the plan, without a second tuning and without controls."""
     return FIXED + _seconds_an_example(model, architecture, parts) * passes(parts, recipe)
 
 
@@ -31,7 +31,7 @@ def passes(parts: Parts, recipe: Recipe) -> float:
     if recipe.single:
         return training + 2 * len(parts.fitting) + 5 * reported
     updates = 3 * recipe.epochs * recipe.members / 3
-    return training * (1 + updates + 2) + 6 * len(parts.choosing) + 2 * len(parts.fitting) + 5 * reported
+    return training * (1 + updates + 2) + 2 * len(parts.fitting) + 5 * reported
 
 
 def in_words(seconds: float) -> str:

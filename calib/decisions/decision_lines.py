@@ -47,7 +47,7 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
         if name in facts["thresholds"]:
             threshold = facts["thresholds"][name]
             line = f"{threshold['score'].replace('_', ' ')} {threshold['side']} {threshold['value']:.4f}"
-            lines.append((title, line + _measured(threshold["measured"], _FORMS)))
+            lines.append((title, line + shares_text(threshold)))
     counts = [threshold["n"] for threshold in facts["thresholds"].values() if "coverage_low" in threshold["measured"]]
     if counts:
         ranges = "in brackets, where the shares of new inputs lie with 95 % confidence"
@@ -75,6 +75,7 @@ def distance_lines(facts: Mapping[str, Any] | None) -> list[Line]:
     trunk = f"{vectors} of {layers} layer{'s' * (layers > 1)} of the trunk, and {weight}" if layers else ""
     line = f"{len(taps)} taps: {trunk}each member's last"
     line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
+    line += "; standardized by the length of texts" if facts.get("form") == "length" else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")
     if isinstance(areas, Mapping) and areas:
@@ -95,6 +96,11 @@ def _labels(facts: Mapping[str, Any], source: str) -> list[Line]:
 
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.4g} to {max(values):.4g}"
+
+
+def shares_text(threshold: Mapping[str, Any]) -> str:
+    """Describe what a threshold does to its examples, with the ranges of shares."""
+    return _measured(threshold["measured"], _FORMS)
 
 
 def _measured(metrics: Mapping[str, float], forms: Mapping[str, str]) -> str:
