@@ -96,7 +96,7 @@ def _reduced(model: Model, labels: np.ndarray | None, outputs: Mapping[str, np.n
         losses = [log_losses(members[:, member], own) for member in range(members.shape[1])]
         right = (members.argmax(axis=2) == own[:, None]).mean(axis=1)
         reduced |= dict(zip(ALONE, (np.mean(losses, axis=0), right), strict=True))
-    if model.kind == "single":
+    if model.kind == "single" and "member_logits" in outputs:
         reduced["member_logits"] = outputs["member_logits"]
     return reduced
 

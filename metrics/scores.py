@@ -1,7 +1,7 @@
 """Metrics of regression and ranking, and the scale from members' variance to the variance of errors.
 
 The variance of an error is σ² = a · (v + ε), with v the members' variance. The scale a and the floor ε maximise the
-likelihood of the labels under normal errors, as a temperature does for classes.
+likelihood of the labels under normal errors, as a temperature does for classes, with a prior on log ε.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 
 STEPS = tuple(range(-20, 21))
 """Candidates of ε: 2^step times the mean variance, from negligible to dominant."""
+
+SPREAD = 2.0
+"""Standard deviation of log ε around the log of the mean variance, before the data are seen."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
         floor = max(floor, float(np.finfo(np.float32).tiny))
         factor = max(float((squares / (spread + floor)).mean()), float(np.finfo(np.float32).tiny))
         scale = Scale(factor, floor)
-        tried.append((float(gaussian_nll(np.sqrt(squares), spread, scale).mean()), -step, scale))
+        prior = 0.5 * (step * math.log(2) / SPREAD) ** 2 / len(squares)
+        tried.append((float(gaussian_nll(np.sqrt(squares), spread, scale).mean()) + prior, -step, scale))
     return min(tried, key=lambda entry: entry[:2])[2]
 
 

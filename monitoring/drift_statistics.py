@@ -1,9 +1,8 @@
 """Drift tests against the calibration examples: rates after every input, and histograms by window.
 
-*A rate of decisions.* A threshold at the order statistic of rank k of n calibration scores is exceeded by a fresh input
-with a probability that is itself random: Beta(c + 1, n − c), where c = n − k examples lie beyond it. A stream like the
-examples is thus a Pólya urn that starts with this Beta. Its distribution is exact: it includes the finite n and the
-choice of the threshold on the same examples.
+*A rate of decisions.* A fresh input lies beyond a threshold with a probability of a Beta law (``metrics.rates``). A
+stream like the examples is thus a Pólya urn that starts with this Beta. Its distribution is exact: it includes the
+finite n and the choice of the threshold on the same examples.
 
 :class:`RateTest` bets against the urn. It mixes all possible times of a change with all :data:`ODDS`, the factors of
 the odds from then on (Shiryaev's mixture over change points; Shin, Ramdas & Rinaldo 2023). The mixture ÷ the urn is a
@@ -21,6 +20,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+
+from ..metrics.rates import beyond_law
 
 ODDS = (1 / 8, 1 / 4, 1 / 2, 2 / 3, 3 / 2, 2, 3, 5, 10, 30, 100)
 """Equally likely factors of a change in the odds of a decision."""
@@ -58,7 +59,7 @@ class RateTest:
     """Sequential test for the first ``change`` of a rate of decisions; ``limit`` of the evidence is 1 ÷ level."""
 
     def __init__(self, count: int, n: int, level: float) -> None:
-        self._urn = np.array([count + 1, max(n - count, 1)], np.float64)  # decisions, others
+        self._urn = np.array(beyond_law(count, n), np.float64)  # decisions, others
         odds = np.array(ODDS) * self._urn[0] / self._urn[1]
         self._rates = odds / (1 + odds)  # [K] after a change
         self.limit = 1 / level
@@ -133,7 +134,7 @@ def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
     """Two-sided p-value of a count among n inputs like the calibration examples."""
     if n == 0:
         return 1.0
-    a, b = known_count + 1.0, max(known_n - known_count, 1.0)
+    a, b = beyond_law(known_count, known_n)
     k = np.arange(n, dtype=np.float64)
     steps = np.log((n - k) * (a + k)) - np.log((k + 1) * (b + n - k - 1))  # pmf(k + 1) ÷ pmf(k)
     logs = np.concatenate([[0.0], np.cumsum(steps)])

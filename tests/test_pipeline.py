@@ -1,7 +1,5 @@
 """``hydrant.pipeline`` compared with transformers' pipelines on the same checkpoints."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A predictor in scikit-learn's metrics, scorers and displays, and in cleanlab."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from itertools import permutations

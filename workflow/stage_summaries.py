@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.data_overlap import NEAR, SEEN
+from ..calib.decisions.decision_lines import shares_text
 from ..metrics.gates import Gate
 from ..version import __version__
 
@@ -20,12 +21,14 @@ class MakeReport:
     """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
 
     ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
+    ``sample``: an input to try, if it is a text or a file.
     """
 
     bundle: Path
     stages: Mapping[str, Any]
     examples: Mapping[str, int | None]
     seconds: float
+    sample: str | None = None
 
     @property
     def verified(self) -> bool:
@@ -42,11 +45,15 @@ class MakeReport:
         return {"hydrant": __version__, "verified": self.verified, **facts}
 
     def stored(self) -> dict[str, Any]:
-        """Return the reproducible report for the bundle, without seconds and folders."""
+        """Return the reproducible report for the bundle, without seconds, folders and inputs."""
         stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
         if html := stages.get("evaluate", {}).get("html"):
             stages["evaluate"]["html"] = Path(html).name
-        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+        return {
+            **_timeless(replace(self, sample=None).to_json()),
+            "bundle": self.bundle.resolve().name,
+            "stages": stages,
+        }
 
 
 def _timeless(facts: Facts) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def calibrated_line(facts: Facts) -> str:
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
-            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}")
+            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}")
     return "; ".join(parts)
 
 

@@ -125,7 +125,7 @@ def calibrate(
     Raises:
         InputError: data or options are unusable, the bundle was tuned on the data, or examples are too few.
         BackendError: outputs of the model are not finite.
-        MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
+        MissingExtraError: torch or onnx is not installed.
         BundleError: the bundle is missing, altered or malformed, a graph cannot be calibrated, or an engine cannot be
             read.
     """

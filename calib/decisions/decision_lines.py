@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...bundle.calibration import ABSTAIN, OOD
+from ...metrics.rates import HALVING
 from ..taps import WEIGHED
 
 Line = tuple[str, str]
@@ -13,10 +14,10 @@ Line = tuple[str, str]
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {
-    "coverage": "answers {:.1%}",
-    "risk": "{:.1%} of the answers wrong",
+    "coverage": "answers {:.1%}{}",
+    "risk": "{:.1%}{} of the answers wrong",
     "true_positive_rate": "flags {:.1%} of the OOD inputs",
-    "false_positive_rate": "and {:.1%} of the others",
+    "false_positive_rate": "flags {:.1%}{} of in-distribution inputs",
     "auroc": "AUROC {:.3f}",
     "rmse": "RMSE of the answers {:.4g}",
     "spearman": "rank correlation with the error {:.3f}",
@@ -46,7 +47,11 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
         if name in facts["thresholds"]:
             threshold = facts["thresholds"][name]
             line = f"{threshold['score'].replace('_', ' ')} {threshold['side']} {threshold['value']:.4f}"
-            lines.append((title, line + _measured(threshold["measured"], _FORMS)))
+            lines.append((title, line + shares_text(threshold)))
+    counts = [threshold["n"] for threshold in facts["thresholds"].values() if "coverage_low" in threshold["measured"]]
+    if counts:
+        ranges = "in brackets, where the shares of new inputs lie with 95 % confidence"
+        lines.append(("ranges", f"{ranges}; {HALVING * counts[0]} examples instead of {counts[0]} would halve them"))
     if facts["conformal"]:
         sets = facts["conformal"]
         line = f"{sets['method'].upper()} at α = {sets['alpha']:g}: quantile {sets['quantile']:.4f}"
@@ -70,6 +75,7 @@ def distance_lines(facts: Mapping[str, Any] | None) -> list[Line]:
     trunk = f"{vectors} of {layers} layer{'s' * (layers > 1)} of the trunk, and {weight}" if layers else ""
     line = f"{len(taps)} taps: {trunk}each member's last"
     line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
+    line += "; standardized by the length of texts" if facts.get("form") == "length" else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")
     if isinstance(areas, Mapping) and areas:
@@ -92,6 +98,16 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.4g} to {max(values):.4g}"
 
 
+def shares_text(threshold: Mapping[str, Any]) -> str:
+    """Describe what a threshold does to its examples, with the ranges of shares."""
+    return _measured(threshold["measured"], _FORMS)
+
+
 def _measured(metrics: Mapping[str, float], forms: Mapping[str, str]) -> str:
-    text = ", ".join(form.format(metrics[key]) for key, form in forms.items() if key in metrics)
+    text = ", ".join(form.format(metrics[key], _ends(metrics, key)) for key, form in forms.items() if key in metrics)
     return f" ({text})" if text else ""
+
+
+def _ends(metrics: Mapping[str, float], key: str) -> str:
+    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+    return "" if low is None or high is None else f" [{100 * low:.1f} to {high:.1%}]"

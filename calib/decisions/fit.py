@@ -52,6 +52,7 @@ from .thresholds import (
     false_alarm_threshold,
     flag_threshold,
     rank,
+    rated,
     traffic_reference,
     upper_bound,
 )
@@ -59,7 +60,7 @@ from .thresholds import (
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Lowest number of examples with a label, and without it, for a temperature of its own."""
+"""Lowest number of examples with a label, and without it, for a temperature and a threshold of its own."""
 
 
 ENOUGH = 1000
@@ -230,14 +231,15 @@ def fit_temperatures(member_logits: np.ndarray, labels: np.ndarray) -> tuple[np.
 def _label_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, false_alarm: float | None, names: Sequence[str]
 ) -> list[float]:
-    """Thresholds of labels; :data:`UNFITTED` for a label that no example has, or every one."""
-    limits, unfitted = [], []
+    """Thresholds of labels; with too few examples that of all labels, or :data:`UNFITTED` without any."""
+    limits, unfitted, common = [], [], best_f1_threshold(probabilities.ravel(), labels.ravel())
     for name, values, having in zip(names, probabilities.T, labels.T, strict=True):
         if false_alarm is not None:
             check_count(int((~having).sum()), 1 - false_alarm, f"1 − false alarm on examples without label {name!r}")
             limits.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
         elif having.any() and not having.all():
-            limits.append(best_f1_threshold(values, having))
+            few = min(having.sum(), (~having).sum()) < MIN_EXAMPLES
+            limits.append(common if few else best_f1_threshold(values, having))
         else:
             unfitted.append(name)
             limits.append(UNFITTED)
@@ -304,7 +306,7 @@ def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> T
     values = scores[best]
     limit = upper_bound(values, abstain.share, COVERED, float(values.max()))
     answered = values <= np.float32(limit)
-    measured = {"coverage": float(answered.mean()), "rmse": rmse(errors[answered])}
+    measured = {**rated("coverage", answered), "rmse": rmse(errors[answered])}
     ranked = {"spearman": ranks[best]} if best in ranks else {}
     return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
 
@@ -343,8 +345,8 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
         )
     if temperature < LEARNT[0] and before["accuracy"] >= LEARNT[1]:
         notes.append(
-            f"{before['accuracy']:.1%} of the answers on {data} are correct, and the temperature is {temperature:g}: was the "
-            "model trained on these examples, or are training and validation data swapped? Calibrate on unseen data"
+            f"{before['accuracy']:.1%} of the answers on {data} are correct, at a temperature of {temperature:g}: was "
+            "the model trained on them, or are training and validation data swapped? Calibrate on unseen data"
         )
     for note in notes:
         log.warning("%s", note)

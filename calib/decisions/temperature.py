@@ -3,8 +3,8 @@
 T minimizes the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T), under the prior log T ~ N(log T₀, σ²). The
 average of separately calibrated members would be underconfident. T₀ is 1, or the common T of several labels.
 
-Few examples prove little: up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀, and a larger gain moves it
-further. With a thousand examples neither prior nor shrinkage matters (docs/research/method.md).
+Few examples prove little: up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀; a larger gain moves it.
+With a thousand examples neither prior nor shrinkage matters (docs/research/method.md).
 """
 
 from __future__ import annotations

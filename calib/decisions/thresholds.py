@@ -14,8 +14,9 @@ from statistics import NormalDist
 import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, SIDES, Histogram, Rate, Threshold, TrafficReference, binned
-from ...errors import InputError, require
+from ...errors import InputError
 from ...metrics.class_metrics import Ranked, auroc, auroc_difference
+from ...metrics.rates import beta_quantile, rate_range
 from ...metrics.uncertainty import uncertainty
 from .targets import Coverage, FalseAlarm, Risk
 
@@ -51,8 +52,14 @@ def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> T
         limit = upper_bound(turned, abstain.share, COVERED, highest)
         target = {"coverage": abstain.share}
     answered = turned <= np.float32(limit)
-    measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
+    measured = rated("coverage", answered) | rated("risk", wrong[answered])
     return Threshold(name, -limit if name == "confidence" else limit, target, {**measured, **areas}, len(wrong))
+
+
+def rated(name: str, among: np.ndarray) -> dict[str, float]:
+    """Share of True among examples [N] bool by name, and the range in which the share of new inputs lies."""
+    low, high = rate_range(int(among.sum()), len(among))
+    return {name: float(among.mean()), f"{name}_low": low, f"{name}_high": high}
 
 
 def _ranking_score(score: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
@@ -96,7 +103,7 @@ def flag_threshold(scores: Scores, ood_scores: Scores | None, flags: FalseAlarm)
     name = max(areas, key=lambda name: areas[name]) if areas else names[0]
     turned = uncertainty(scores, name)
     limit = false_alarm_threshold(turned, flags.share, _highest(name, scores))
-    measured = {"false_positive_rate": float((turned > np.float32(limit)).mean())}
+    measured = rated("false_positive_rate", turned > np.float32(limit))
     if ood_scores is not None:
         caught = uncertainty(ood_scores, name) > np.float32(limit)
         measured |= {"true_positive_rate": float(caught.mean()), "auroc": areas[name]}
@@ -159,8 +166,7 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
 
 def binomial_bound(errors: int, count: int, delta: float) -> float:
     """Upper end of the Clopper–Pearson interval: the error rate with P(at most ``errors``) = ``delta``."""
-    stats = require("scipy.stats", "report", "bound the selective risk")
-    return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
+    return beta_quantile(1 - delta, errors + 1, count - errors)
 
 
 def rank(count: int, level: float) -> int:
