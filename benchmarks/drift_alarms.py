@@ -125,8 +125,10 @@ def costs(bundle: Bundle, id_log: Path, inputs: int = 100_000) -> dict[str, floa
 
 def prediction_of(path: Path, labels: list[str]) -> Prediction:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    scores = {name: np.array([row[name] for row in rows], np.float32) for name in WATCHED if name in rows[0]}
-    decided = {name: np.array([row[name] for row in rows], bool) for name in RATES if name in rows[0]}
+    scores: dict[str, Any] = {
+        name: np.array([row[name] for row in rows], np.float32) for name in WATCHED if name in rows[0]
+    }
+    decided: dict[str, Any] = {name: np.array([row[name] for row in rows], bool) for name in RATES if name in rows[0]}
     places = np.array([labels.index(row["label"]) for row in rows])
     return Prediction(np.zeros((len(rows), len(labels)), np.float32), places, **scores, **decided)
 

@@ -30,10 +30,10 @@ from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.reports import REPORT
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
+from hydrant.bundle.strict_json import json_line
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle, inspect_text
-from hydrant.cli.terminal import json_lines
 from hydrant.data.data_files import file_rows
 from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
@@ -261,7 +261,7 @@ def _inspected(bundle: Bundle) -> None:
     """Inspect the bundle; an unusable file must be listed as a problem."""
     facts = inspect_bundle(bundle.path)
     assert inspect_text(facts)
-    assert json_lines([facts])
+    assert json_line(facts)
     assert any(file["state"] == "unusable" for file in facts["files"].values()) == bool(facts["problems"])
     if facts["problems"]:
         raise BundleError(facts["problems"][0])

@@ -63,11 +63,15 @@ class Banking(Subject):
 
         labels = sorted(set(lines("train/label")))
         tokenizer = load_processor(shared / "models/minilm-clinc150", "text")
+
+        def filled(examples: Examples) -> Examples:
+            return examples.take(np.flatnonzero([bool(text.strip()) for text in examples.inputs]))
+
         train = part("train")
-        filled = np.flatnonzero([bool(text.strip()) for text in train.inputs])  # one text is empty
         self.data = Data(
-            train.take(filled), part("valid"), part("id-oos/valid", False), part("test"), part("id-oos/test", False)
-        )
+            filled(train), filled(part("valid")), filled(part("id-oos/valid", False)),
+            filled(part("test")), filled(part("id-oos/test", False)),
+        )  # fmt: skip
         self.members = BankingMembers(labels, Path(), tokenizer, train, work, jobs)
         self.single = self.members.reference = self.members.full(0)
         self.bundles = Bundles(work, self.data, tokenizer, TextMembers.recipe.matmul)

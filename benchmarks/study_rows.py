@@ -13,7 +13,7 @@ import hydrant
 import numpy as np
 import study_figures as figures
 from hydrant.evaluation.competitors import open_models
-from hydrant.runtime.collect import collect
+from hydrant.runtime.collect import Sweep
 from hydrant.tuning import BatchEnsemble, Jointly
 from study import SPLITS, Bundles, Data, Fork, Outputs, average, made_by, note_of, slug, trained
 from training import cached, in_parallel
@@ -146,12 +146,11 @@ class Rows:
                 name = f"mc-dropout:{passes}:{self.single}"
                 model = open_models(bundle, [name], "torch", None, opened, data.test, seed)[1]
                 arrays = {
-                    split: collect(
-                        model.runs, model.processor, model.architecture, getattr(data, split).inputs,
-                        lambda out: {"logits": out["member_logits"]},
-                    )["logits"].astype(np.float32)
+                    split: Sweep(model.runs, model.processor, model.architecture, getattr(data, split).inputs)
+                    .collect(lambda out: {"logits": out["member_logits"]})["logits"]
+                    .astype(np.float32)
                     for split in SPLITS
-                }  # fmt: skip
+                }
             np.savez(folder / "outputs.npz", **arrays)
             return {}
 

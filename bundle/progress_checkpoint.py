@@ -122,6 +122,8 @@ class Checkpoint:
             raise InputError(f"{self.folder} is not an interrupted {self._job} (no {DESCRIPTION}); {self.remedy}")
         stored = self.read(DESCRIPTION, dict[str, Any])
         other = [name for name in {**self._digest, **stored} if stored.get(name) != self._digest.get(name)]
+        if "seed" in other and "data" in other:
+            other.remove("data")  # the seed splits and samples them
         if other:
             holds = f"{self.folder} holds an interrupted {self._job} with other {listing(other)}"
             raise InputError(f"{holds}; run the command that began it, or {self.remedy}")

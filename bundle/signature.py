@@ -130,6 +130,13 @@ def signature_file(bundle: Bundle) -> Path | None:
     return place if place.is_file() or (snapshot is not None and snapshot.has(SIGNATURE)) else None
 
 
+def whole_bundle(bundle: Bundle) -> dict[str, Path]:
+    """Every file of a bundle, checked, with its manifest and signature: name → path."""
+    paths = {**{name: bundle.file(name) for name in bundle.manifest["files"]}, MANIFEST: bundle.path / MANIFEST}
+    signature = signature_file(bundle)
+    return paths if signature is None else {**paths, SIGNATURE: signature}
+
+
 def _statement(place: Path) -> dict[str, str]:
     """The digests in a signature of whole files: file name → SHA-256."""
     statement = json.loads(base64.b64decode(json.loads(place.read_bytes())["dsseEnvelope"]["payload"]))

@@ -388,6 +388,28 @@ def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
 
 
+def link(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or copy it; links stay links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):  # a file system without links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def fill(folder: Path, files: Mapping[str, bytes | Path]) -> None:
+    """Write or copy files into a folder; equal files share their bytes on disk where links are possible."""
+    written: dict[Path, Path] = {}
+    for name, content in files.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            place.write_bytes(content)
+        elif content in written:
+            link(written[content], place)
+        else:
+            written[content] = Path(shutil.copyfile(content, place))
+
+
 class Entry(Spec, frozen=True):
     """The journal: files to replace (``names``), to remove (``gone``), the new ones of ``names``, and the direction."""
 
@@ -489,10 +511,7 @@ def _keep(place: Path, part: Path, kept: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
     _keep_mode(place, part)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(place, kept, follow_symlinks=False)  # the file never disappears; links stay links
-    except (OSError, NotImplementedError):  # a file system without links
-        shutil.copy2(place, kept, follow_symlinks=False)
+    link(place, kept)  # the file never disappears
 
 
 def _write(stage: Path, entry: Entry) -> None:

@@ -16,22 +16,18 @@ from ..errors import BundleError, HydrantError, cut
 VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}[A-Za-z0-9.+-]{0,20}")
 
 
-def json_text(data: Any, indent: int | None = None) -> str:
-    """The text of JSON-ready data, with null for numbers that are not finite."""
+def json_line(data: Any, indent: int | None = None) -> bytes:
+    """JSON-ready data as one line of UTF-8, null for numbers that are not finite; half surrogate pairs are escaped."""
     try:
-        return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False, default=msgspec.to_builtins)
+        text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False, default=msgspec.to_builtins)
     except ValueError:  # a number is not finite
-        return json.dumps(_finite(msgspec.to_builtins(data)), indent=indent, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(_finite(msgspec.to_builtins(data)), indent=indent, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def to_json_bytes(data: Any) -> bytes:
-    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
-    return (json_text(data, indent=1) + "\n").encode(errors="backslashreplace")  # lone surrogates in file names
-
-
-def json_line(data: Any) -> bytes:
-    """JSON-ready data as one line of UTF-8; characters that it cannot encode are escaped."""
-    return (json_text(data) + "\n").encode(errors="backslashreplace")
+    """The JSON form used for every file of a bundle: :func:`json_line`, indented."""
+    return json_line(data, indent=1)
 
 
 def from_json_bytes(content: bytes, file: Path | str, raises: type[HydrantError] = BundleError) -> Any:

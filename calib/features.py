@@ -18,7 +18,7 @@ from ..errors import InputError, cut, is_whole
 from ..metrics.class_metrics import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import LENGTHS, TorchFeatures
-from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
+from ..runtime.collect import Sweep, WordOutputs
 from ..tasks import TASKS
 from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usual_rank
 from .taps import DistanceForm, named_taps, tap_weights
@@ -74,38 +74,33 @@ class Reference:
         one_class = TASKS[self._architecture.task].one_class
         fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
         with TorchFeatures(self.ensemble, taps) as model:
-            inputs = model, self._processor(examples), self._architecture, examples.inputs
-            options = self._batch_size, self._progress, f"fitting the distance on {examples.name}"
+            sweep = self._sweep(model, examples, "fitting the distance")
             if self._architecture.every_token:  # the examples are words, and their tags the classes
-                for batch in visit_words(*inputs, *options):
+                for batch in sweep.words():
                     words, tags = batch.tagged(examples.labels)
                     fit.add(words.outputs["features"], tags)
                 return fit
-            for places, outputs in visit(*inputs, *options):  # one Gaussian without exclusive classes
+            for places, outputs in sweep.batches():  # one Gaussian without exclusive classes
                 fit.add(outputs["features"], examples.labels[places] if one_class else np.zeros(len(places), np.int64))
         return fit
 
     def run(self, examples: Examples, distances: Distances | None = None) -> tuple[np.ndarray, Squared]:
         """Member logits [N, M, C] without a temperature, and squared distances at each tap [N, K] by name."""
-        outputs = self._collected(collect, examples, distances or {})
+        taps = _union(density.taps for density in (distances or {}).values())
+        with TorchFeatures(self.ensemble, taps) as model:
+            outputs = self._sweep(model, examples, "running").collect(_reduction(distances or {}, taps))
         return outputs["logits"], squared_of(distances or {}, outputs)
 
     def words(self, examples: Examples, distances: Distances | None = None) -> WordOutputs:
         """Outputs of :meth:`run` for the words of texts: ``"logits"``, and inputs of :func:`squared_of`."""
-        words: WordOutputs = self._collected(collect_words, examples, distances or {})
-        return words
-
-    def _collected(self, collecting: Callable[..., Any], examples: Examples, distances: Distances) -> Any:
-        taps = _union(density.taps for density in distances.values())
+        taps = _union(density.taps for density in (distances or {}).values())
         with TorchFeatures(self.ensemble, taps) as model:
-            return collecting(
-                model, self._processor(examples), self._architecture, examples.inputs, _reduction(distances, taps),
-                batch_size=self._batch_size, progress=self._progress, title=f"running on {examples.name}",
-            )  # fmt: skip
+            return self._sweep(model, examples, "running").collect_words(_reduction(distances or {}, taps))
 
-    def _processor(self, examples: Examples) -> Any:
+    def _sweep(self, model: Any, examples: Examples, what: str) -> Sweep:
         load = lambda: self._bundle.processor_for(f"read {examples.source}")  # noqa: E731 (loaded on demand)
-        return examples.processor(self._architecture, load)
+        run = model, examples.processor(self._architecture, load), self._architecture, examples.inputs
+        return Sweep(*run, self._batch_size, self._progress, f"{what} on {examples.name}")
 
 
 def _union(sets: Iterable[Sequence[str]]) -> tuple[str, ...]:

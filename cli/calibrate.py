@@ -58,12 +58,9 @@ def calibration_text(report: CalibrationReport) -> str:
     facts = report.to_json()
     fitted = facts["fitted"]
     scores = "intervals" in facts
-    lines = [
-        *aligned(calibration_lines(facts, scores)),
-        *aligned(distance_lines(facts["distance"])),
-        *_fit_text(fitted, scores),
-        f"written       in the bundle: calibration.json, {', '.join(report.graphs) or NO_GRAPH}",
-    ]
+    lines = aligned([*calibration_lines(facts, scores), *distance_lines(facts["distance"])])
+    lines += _fit_text(fitted, scores)
+    lines.append(f"written       in the bundle: calibration.json, {', '.join(report.graphs) or NO_GRAPH}")
     if report.outdated:
         lines.append(f"outdated      engines {', '.join(report.outdated)}: rebuild them with `hydrant build`")
     return "\n".join(lines)  # report.notes were logged as warnings

@@ -121,10 +121,8 @@ def choose(
             if target is kind and not useful and hasattr(options, action.dest):
                 option, method = action.option_strings[-1], ",".join(chosen)
                 raise InputError(f"{option} does not apply to {flag} {method}; omit it, or use {flag} {word}")
-    signatures = {kinds[word]: inspect.signature(kinds[word]).parameters.keys() & arguments.keys() for word in chosen}
-    return [
-        call(kinds[word], options, **{name: arguments[name] for name in signatures[kinds[word]]}) for word in chosen
-    ]
+    taken = [(kinds[word], inspect.signature(kinds[word]).parameters.keys() & arguments.keys()) for word in chosen]
+    return [call(kind, options, **{name: arguments[name] for name in names}) for kind, names in taken]
 
 
 def described(target: Target) -> dict[str, str]:

@@ -33,9 +33,8 @@ def run(options: argparse.Namespace) -> int:
 def demo_text(facts: Mapping[str, Any]) -> str:
     """Format the demo's results and the paths of its files."""
     names = ("accuracy", "nll", "ece", "ood_auroc", "distance_auroc")
-    rows = [
-        [row["name"], *(f"{row[name]:.3f}" for name in names), f"{row['latency_ratio']:.2f}×"] for row in facts["rows"]
-    ]
+    measured = [(row, [f"{row[name]:.3f}" for name in names]) for row in facts["rows"]]
+    rows = [[row["name"], *metrics, f"{row['latency_ratio']:.2f}×"] for row, metrics in measured]
     headers = ["handwritten digits", "accuracy", "NLL", "ECE", "OOD AUROC, entropy", "distance", "latency"]
     folder = facts["folder"]
     command = f"hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png"

@@ -39,11 +39,9 @@ def run(options: argparse.Namespace) -> int:
 def export_text(result: Export) -> str:
     """Describe the graph, the changes of each rewrite, and the parts that stay in float32."""
     size = sum(file.stat().st_size for file in result.path.parent.glob(f"{result.path.name}*"))
-    lines = [
-        f"wrote {result.path} ({size / 1e6:.1f} MB): {result.precision}, {result.lowering}, "
-        f"{result.attention} attention",
-        *(f"  {change.rewrite}: {change.what}" for change in result.changes),
-    ]
+    form = f"{result.precision}, {result.lowering}, {result.attention} attention"
+    lines = [f"wrote {result.path} ({size / 1e6:.1f} MB): {form}"]
+    lines += [f"  {change.rewrite}: {change.what}" for change in result.changes]
     if result.islands is not None:
         count = len(result.islands.values)
         lines.append(f"  float32 islands: {count} values beside the head, chosen on {result.islands.source}")
@@ -55,9 +53,8 @@ def export_text(result: Export) -> str:
         lines += [f"  {gate.told}" for gate in result.quantised.gates]
     if result.tokenizer is not None:
         graph = result.tokenizer
-        lines.append(
-            f"wrote {result.path.with_name(TOKENIZER_GRAPH)} ({graph.bytes / 1e6:.1f} MB): {graph.kind}, same ids "
-            f"as the tokenizer on {graph.texts} texts and {graph.lists or graph.pairs} "
-            f"{'lists of words' if graph.lists else 'pairs'}"
-        )
+        others = f"{graph.lists} lists of words" if graph.lists else f"{graph.pairs} pairs"
+        same = f"same ids as the tokenizer on {graph.texts} texts and {others}"
+        place = result.path.with_name(TOKENIZER_GRAPH)
+        lines.append(f"wrote {place} ({graph.bytes / 1e6:.1f} MB): {graph.kind}, {same}")
     return "\n".join(lines)

@@ -202,9 +202,8 @@ def _tokenizer_graph(look: _Look) -> str | None:
         return None
     if state != "ok":
         return state
-    if graph_metadata(look.bundle.path / store.TOKENIZER_GRAPH).get("hydrant.tokenizer") != tokenizer_source(
-        look.bundle
-    ):
+    metadata = graph_metadata(look.bundle.path / store.TOKENIZER_GRAPH)
+    if metadata.get("hydrant.tokenizer") != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
     beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"
@@ -292,9 +291,8 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     if facts["signature"] is not None:
         lines.append(f"signature     {facts['signature']}")
     lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
-    rows = [
-        [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
-    ]
+    files = facts["files"].items()
+    rows = [[name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in files]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
 
 
@@ -331,9 +329,8 @@ def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
     """Describe a traced bundle and its unsupported features; empty for others."""
     if facts is None:
         return []
-    lines = [
-        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was traced by running it"
-    ]
+    members = f"members of {facts['class']}, whose attention was traced by running it"
+    lines = [f"traced        traced, {facts['form']}: {members}"]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
             within = f"logits within {difference:.1e} of the original with the same heads masked"

@@ -59,16 +59,13 @@ def _overview() -> str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; inputs of ``predict`` may follow its options."""
     parser = Parser(
-        prog="hydrant",
-        usage="hydrant COMMAND [options]",
+        prog="hydrant", usage="hydrant COMMAND [options]", epilog=_overview(),
         description="Turn a transformer classifier into an uncertainty-aware ensemble in one ONNX graph.",
-        epilog=_overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"hydrant {__version__}")
-    commands = parser.add_subparsers(
-        prog="hydrant", metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=_Subparser
-    )
+    shown: dict[str, Any] = {"prog": "hydrant", "metavar": "COMMAND", "help": argparse.SUPPRESS}
+    commands = parser.add_subparsers(**shown, required=True, parser_class=_Subparser)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, description=f"{summary[0].upper()}{summary[1:]}.", command=name)
     words = current(sys.argv[1:] if arguments is None else arguments)
@@ -149,6 +146,7 @@ class _Subparser(Parser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     verbose, options = False, argparse.Namespace()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # PyTorch's waiting threads would spin: slow beside other load
     open_streams()
     try:
         with standard_output():

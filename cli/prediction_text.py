@@ -69,9 +69,8 @@ def _table(rows: Sequence[Row]) -> str:
     kind = next((kind for kind in COLUMNS if any(kind in row for row in rows)), "label")
     lines = _spans(rows) if kind == "spans" else [(_input(row["input"]), row) for row in rows]
     predicted = [row for _, row in lines]
-    columns = [
-        column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in predicted)
-    ]
+    ranged = any("interval_low" in row for row in predicted)
+    columns = [column for column in COLUMNS[kind] if column[0] != "interval" or ranged]
     columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
         columns.append(("decision", _decision))

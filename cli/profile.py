@@ -72,21 +72,15 @@ def _cases(report: ProfileReport) -> str:
     rows = []
     for case in report.cases:
         parts = ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items())
-        rows.append(
-            {
-                "model": case.model,
-                **({"backend": f"{case.backend} {case.precision}"} if many else {}),
-                "batch": str(case.batch),
-                **({report.settings.unit: str(case.sequence)} if len(report.settings.sequences) > 1 else {}),
-                "chunk": str(case.chunk),
-                "p50 ms": f"{case.latency_ms.p50:.2f}",
-                **{name: f"{getattr(case.latency_ms, name):.2f}" for name in ("p90", "p95", "p99")},
-                "inputs/s": f"{case.throughput:.1f}",
-                **{f"÷ {name} (5–95%)": _ratio(case, name) for name in report.settings.baselines},
-                **({"FLOPs ÷ single": f"{case.flops_ratio:.2f}"} if counted else {}),
-                **({"parts ms": parts} if transfers else {}),
-            }
-        )
+        row = {"model": case.model, **({"backend": f"{case.backend} {case.precision}"} if many else {})}
+        row |= {"batch": str(case.batch)}
+        row |= {report.settings.unit: str(case.sequence)} if len(report.settings.sequences) > 1 else {}
+        row |= {"chunk": str(case.chunk), "p50 ms": f"{case.latency_ms.p50:.2f}"}
+        row |= {name: f"{getattr(case.latency_ms, name):.2f}" for name in ("p90", "p95", "p99")}
+        row |= {"inputs/s": f"{case.throughput:.1f}"}
+        row |= {f"÷ {name} (5–95%)": _ratio(case, name) for name in report.settings.baselines}
+        row |= {"FLOPs ÷ single": f"{case.flops_ratio:.2f}"} if counted else {}
+        rows.append(row | ({"parts ms": parts} if transfers else {}))
     return table(list(rows[0]), [list(row.values()) for row in rows])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..bundle.progress_checkpoint import DESCRIPTION
 from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..errors import InputError
@@ -85,6 +87,8 @@ def resumable(place: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        if place.exists() and not any(each.name != DESCRIPTION for each in place.iterdir()):
+            shutil.rmtree(place)  # nothing was finished
         if place.exists():
             print(f"hydrant: {place} holds the work so far; run the same command again to continue", file=sys.stderr)
         raise

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.staging import destination
-from ..bundle.strict_json import json_text
+from ..bundle.strict_json import json_line
 from ..errors import InputError
 
 log = logging.getLogger("hydrant")
@@ -86,12 +86,7 @@ def print_beside(output: Path, text: str) -> None:
 def print_json(*facts: Any) -> None:
     """Print JSON objects on standard output, one a line, always in UTF-8."""
     with _answer():
-        sys.stdout.buffer.write(json_lines(facts))
-
-
-def json_lines(facts: Iterable[Any]) -> bytes:
-    """Encode JSON objects, one a line; numbers that are not finite become null."""
-    return "".join(json_text(each) + "\n" for each in facts).encode()
+        sys.stdout.buffer.write(b"".join(map(json_line, facts)))
 
 
 @contextmanager

@@ -66,10 +66,9 @@ def _bisection(bisection: Bisection) -> str:
     first = len(names) if bisection.first is None else names.index(bisection.first)
     shown = bisection.probes[max(0, first - 3) : first + 4] if bisection.first else bisection.probes[-3:]
     rows = [[each.value, f"{each.error:.1e}", "diverges" if each.value == bisection.first else ""] for each in shown]
-    verdict = (
-        f"the first value that diverges (relative error above {bisection.limit:g}) is {bisection.first}"
-        if bisection.first
-        else f"no layer diverges (relative error above {bisection.limit:g}): temperature, classifier or head differ"
-    )
+    limit = f"(relative error above {bisection.limit:g})"
+    verdict = f"the first value that diverges {limit} is {bisection.first}"
+    if not bisection.first:
+        verdict = f"no layer diverges {limit}: temperature, classifier or head differ"
     note = f"\n{bisection.note}" if bisection.note else ""
     return f"{verdict}\n{table(['value', 'relative error', ''], rows)}{note}"

@@ -216,6 +216,5 @@ def _patches(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     rows = [pixels[row * height : (row + 1) * height] for row in range(grid)]
     patches = [row[:, column * width : (column + 1) * width] for row in rows for column in range(grid)]
     order = rng.permutation(len(patches))
-    return np.concatenate(
-        [np.concatenate([patches[place] for place in order[row * grid :][:grid]], axis=1) for row in range(grid)]
-    )
+    tiles = [[patches[place] for place in order[row * grid :][:grid]] for row in range(grid)]
+    return np.concatenate([np.concatenate(row, axis=1) for row in tiles])

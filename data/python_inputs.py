@@ -44,13 +44,11 @@ def ordered(inputs: Any, modality: Modality | None) -> Iterable[Any]:
     inputs = unformatted(inputs)
     if modality is None and raw.is_pair(inputs):
         raise InputError("inputs is a tuple of two strings: one pair or two inputs? Expected a list")
-    file = isinstance(inputs, str | Path) or (
-        isinstance(inputs, bytes | bytearray) and modality in ("image", raw.AUDIO)
-    )
+    content = isinstance(inputs, bytes | bytearray) and modality in ("image", raw.AUDIO)
+    file = content or isinstance(inputs, str | Path)
     sound = modality == raw.AUDIO and isinstance(inputs, list | tuple) and isinstance(next(iter(inputs), None), float)
-    if (
-        file or sound or hasattr(inputs, "convert") or (modality == "text" and raw.is_pair(inputs))
-    ):  # PIL images convert
+    image = hasattr(inputs, "convert")  # of PIL
+    if file or sound or image or (modality == "text" and raw.is_pair(inputs)):
         return [inputs]
     if raw.is_tensor(inputs):
         inputs = raw.image_array(inputs)
@@ -105,9 +103,8 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[raw.Row]:
     keys = raw.input_keys(columns)
     for number, item in enumerate(items, start=1):
         if is_table(item):
-            raise InputError(
-                f"example {number} is a table, {raw.kind_of(item)}; expected the data in one table, or dicts"
-            )
+            wrong = f"example {number} is a table, {raw.kind_of(item)}"
+            raise InputError(f"{wrong}; expected the data in one table, or dicts")
         value, label, names = item, None, ()
         if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # not a pair of texts
             value, label = item

@@ -25,7 +25,7 @@ from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import GAMMA, LIKELIEST
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
-from ..runtime.collect import collect_words, visit
+from ..runtime.collect import Sweep
 from ..tasks import TASKS
 from .competitors import Model
 from .dropout import KIND
@@ -125,10 +125,9 @@ def _span_scores(
     single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return scores [S] of the spans that a single model predicts, and the index of each span's text."""
-    words = collect_words(
-        single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
-        batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
-    )  # fmt: skip
+    run = single, model.processor, model.architecture, examples.inputs
+    sweep = Sweep(*run, batch_size, progress, f"single model of {model.name} on {examples.name}")
+    words = sweep.collect_words(lambda outputs: {"logits": outputs["logits"]})
     if examples.labels is not None:
         words, _ = words.tagged(examples.labels)  # words without a tag are ignored
     logits = words.outputs["logits"][:, model.columns]
@@ -148,8 +147,8 @@ def _outputs(
     """Return the single model's outputs in float32, in the order of the examples; for fitting, the largest logit."""
     arrays: dict[str, np.ndarray] = {}
     title = f"single model of {model.name} on {examples.name}"
-    batches = visit(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
-    for places, outputs in batches:
+    sweep = Sweep(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
+    for places, outputs in sweep.batches():
         batch = dict(outputs)
         if for_fitting:
             batch["largest"] = batch.pop("logits").max(axis=1)

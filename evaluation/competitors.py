@@ -34,10 +34,10 @@ from .fair_rival import RIVAL, restored_rival, single_model
 class Model:
     """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, ``"single"`` or ``"control"``.
 
-    A ``"single"`` is a checkpoint with the calibration and distance that ``make`` stored for it, and a ``"control"`` a
-    tuned bundle of one member. ``columns`` [C] are the indices of the first model's classes in this model. ``module``
-    loads its PyTorch module; ``as_bundle`` writes a checkpoint as a bundle. ``twin``: a checkpoint whose logits are
-    those of the model before it.
+    A ``"single"`` is a bundle of one member with all heads, or a checkpoint with the calibration and distance that
+    ``make`` stored for it; a ``"control"`` is such a bundle, tuned. ``columns`` [C] are the indices of the first
+    model's classes in this model. ``module`` loads its PyTorch module; ``as_bundle`` writes a checkpoint as a bundle.
+    ``twin``: a checkpoint whose logits are those of the model before it.
     """
 
     name: str
@@ -124,16 +124,17 @@ def _open_bundle(
 
         return load_reference(bundle)
 
-    tuned = "tuned" in bundle.manifest.get("fusion", {})
+    plan, tuned = bundle.plan(), "tuned" in bundle.manifest.get("fusion", {})
+    whole = plan.head_counts() == [[plan.heads] * plan.layers]
     return Model(
         bundle_name(bundle.path),
-        "control" if tuned and bundle.members == 1 else "bundle",
+        ("control" if tuned else "single") if whole else "bundle",
         runs,
         runs.precision,
         examples.processor(architecture, lambda: bundle.processor_for("read texts or images")),
         architecture,
         _columns(bundle.labels, labels, str(bundle.path)),
-        bundle.plan(),
+        plan,
         Calibration.of(bundle),
         module,
     )

@@ -59,7 +59,7 @@ def model_reports(
                 labels=measured.label_rows(),
             )
         )
-    single = next((place for place, model in enumerate(models) if model.kind == "single"), None)
+    single = next((place for place, model in enumerate(models) if place and model.kind == "single"), None)
     for place, report in enumerate(reports):
         if single is not None and report.kind == "control":
             beside = report.figures, reports[single].figures, drawn[place], drawn[single]

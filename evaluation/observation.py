@@ -14,7 +14,7 @@ from ..metrics.class_metrics import log_losses
 from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
-from ..runtime.collect import collect, collect_words
+from ..runtime.collect import Sweep
 from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .competitors import Model
 
@@ -58,14 +58,13 @@ def observe(
     labels: np.ndarray | None = None,
 ) -> Observation:
     """Run a model on inputs; ``labels`` [N] of a classification also measure the members alone."""
-    gather: Any = collect_words if model.architecture.every_token else collect
-    settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
+    sweep = Sweep(model.runs, model.processor, model.architecture, inputs, batch_size, progress, title)
     classes = TASKS[model.architecture.task].one_class and not model.architecture.every_token
     reduce = partial(_reduced, model, labels if classes else None)
-    outputs = gather(model.runs, model.processor, model.architecture, inputs, reduce, **settings)
     if model.architecture.every_token:
-        return _observation(model, outputs.outputs, outputs.texts, outputs.words)
-    return _observation(model, outputs)
+        words = sweep.collect_words(reduce)
+        return _observation(model, words.outputs, words.texts, words.words)
+    return _observation(model, sweep.collect(reduce))
 
 
 def uncalibrated(model: Model, calibrated: Observation) -> Observation:
@@ -97,7 +96,7 @@ def _reduced(model: Model, labels: np.ndarray | None, outputs: Mapping[str, np.n
         losses = [log_losses(members[:, member], own) for member in range(members.shape[1])]
         right = (members.argmax(axis=2) == own[:, None]).mean(axis=1)
         reduced |= dict(zip(ALONE, (np.mean(losses, axis=0), right), strict=True))
-    if model.kind == "single":
+    if model.kind == "single" and "member_logits" in outputs:
         reduced["member_logits"] = outputs["member_logits"]
     return reduced
 

@@ -28,7 +28,8 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     ``detection``: OOD data were given.
     """
     compared = verdicts(models)
-    rival = next((each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"), None)
+    singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
+    rival = singles[0] if singles and models[0].kind == "bundle" else None
     sentences = [] if rival is None else _gains(rival)
     if rival is not None and _unfinished(models):
         sentences.append("Tuning improves the single model more than the members do: train it further first.")
@@ -76,7 +77,7 @@ def _unfinished(models: Sequence[ModelReport]) -> bool:
     The evidence is a control, the single model tuned alike; without one, the bundle's members alone, which keep fewer
     heads than a control and so understate what tuning brings.
     """
-    ours, rival = models[0], next(model for model in models if model.kind == "single")
+    ours, rival = models[0], next(model for model in models[1:] if model.kind == "single")
     cases = [(each.over_single, "", each.figures) for each in models if each.kind == "control"]
     for differences, prefix, tuned in cases or [(rival.differences, "member_", ours.figures)]:
         accuracy, nll = (differences.get(prefix + name) for name in ("accuracy", "nll"))

@@ -73,13 +73,14 @@ def exported(
     trunk = "fp32" if precision == "int8" else precision
     lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
+    with_distance(model, architecture, Density.of(bundle))
     if precision == "int8":  # one half calibrates, the other half checks
         inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
         nodes = products(model, architecture.layers - (1 if architecture.first_token_only else 0))
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
         quantised = search(model, nodes, *prepared, progress)
         model = quantised.model
-    path = _write(bundle, model, architecture, precision)
+    path = _write(bundle, model, precision)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
     return Export(path, precision, lowering, operator, reasons, changes, islands, quantised)
 
@@ -107,10 +108,13 @@ def _exported_traced(
     opset, temperatures = 22 if precision == "bf16" else OPSET, Calibration.of(bundle).temperatures
     network = traced_network(load_original(bundle, architecture), architecture, bundle.plan(), facts, opset)
     gc.collect()  # the original, which refers to itself
+    density = Density.of(bundle)
     keep = precision != "fp32"  # the network beside the finished graph
 
     def finish(network: onnx.ModelProto) -> onnx.ModelProto:
-        return finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs, keep)
+        model = finished(network, architecture, bundle.members, temperatures, facts, form.member_outputs, keep)
+        with_distance(model, architecture, density)
+        return model
 
     islands = quantised = None
     try:
@@ -130,7 +134,7 @@ def _exported_traced(
             raise
         problem = f"ONNX Runtime cannot run the {precision.upper()} graph of {architecture.model_class}"
         raise UnsupportedModelError(f"{problem} ({cut(error, 200)}); nothing was written: export FP32") from error
-    path = _write(bundle, model, architecture, precision)
+    path = _write(bundle, model, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
     return Export(path, precision, TRACED, architecture.form, reasons, [], islands, quantised)
 
@@ -146,9 +150,8 @@ def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:
     return "grouped", f"grouped: {precision.upper()} runs on GPUs, where batched products compile to the fewest kernels"
 
 
-def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture, precision: Precision) -> Path:
-    """Write a graph with its distance into the bundle, replacing an earlier one and its external data."""
-    with_distance(model, architecture, Density.of(bundle))
+def _write(bundle: Bundle, model: onnx.ModelProto, precision: Precision) -> Path:
+    """Write a graph into the bundle, replacing an earlier one and its external data."""
     name = onnx_name(precision)
     try:
         with owned_folder(bundle.path, PURPOSE) as folder:

@@ -23,8 +23,11 @@ FLOAT_OPERATORS = {
 }
 """Operators in float32: sums of many terms, functions that amplify rounding, those without a half-precision form."""
 
-MASK = 1e6  # constants beyond it hide positions; they become ±LEAST, whose exponential is 0 and whose sums stay finite
+LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
+MASKING = {"Where", "Add", "Sub", "Mul"}  # operators that hide positions from a softmax
+MASK = 1e6  # their constants beyond it become ±LEAST, whose exponential is 0 and whose sums stay finite
 LEAST = 1e4
+HALF = ".half"  # ending of the names of half-precision values
 KINDS = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
@@ -87,6 +90,7 @@ def _is_matrix(value: ir.Value) -> bool:
 def to_half(model: onnx.ModelProto, precision: str, islands: Collection[str]) -> onnx.ModelProto:
     """The graph in half precision; inputs, outputs, and ``islands`` (by value) stay float32."""
     inner = parsed(model)
+    limit_masks(inner.graph)
     conversion = _Conversion(inner.graph, ranks_of(inner.graph, islands), KINDS[precision])
     for node in list(inner.graph):
         conversion.convert(node)
@@ -106,9 +110,6 @@ class _Conversion:
         self.floats = {*ranks, *(value for value in graph.initializers.values() if is_float(value))}
         self.forms: dict[tuple[ir.Value, bool], ir.Value] = {}
         self.names = {value: named(value) for value in self.floats}
-        for value in graph.initializers.values():
-            if value in self.floats:
-                _limit_masks(value)
 
     def convert(self, node: ir.Node) -> None:
         """Give an operator inputs and outputs of one type."""
@@ -142,7 +143,7 @@ class _Conversion:
     def _narrowed(self, value: ir.Value) -> ir.Value:
         """A stored tensor in half precision."""
         assert value.const_value is not None
-        name, kind = f"{value.name}.half", self.kind
+        name, kind = f"{value.name}{HALF}", self.kind
         tensor = ir.tensor(value.const_value.numpy().astype(kind.numpy()), name=name)
         form = ir.Value(name=name, shape=value.shape, type=ir.TensorType(kind), const_value=tensor)
         self.graph.register_initializer(form)
@@ -165,16 +166,32 @@ class _Conversion:
         for half in (True, False):
             for (value, kind), form in self.forms.items():
                 if kind == half and not form.is_initializer() and not form.is_graph_input():
-                    form.name = f"{self.names[value]}{'.half' * half}"
+                    form.name = f"{self.names[value]}{HALF * half}"
 
 
-def _limit_masks(value: ir.Value) -> None:
-    """Replace finite numbers beyond ``MASK`` by ±``LEAST``."""
-    assert value.const_value is not None
-    array = value.const_value.numpy()
-    masked = np.isfinite(array) & (np.abs(array) >= MASK)
-    if masked.any():
-        value.const_value = ir.tensor(np.where(masked, np.sign(array) * np.float32(LEAST), array), name=value.name)
+def limit_masks(graph: ir.Graph) -> None:
+    """Replace finite numbers beyond ``MASK`` by ±``LEAST`` where they hide positions from a softmax."""
+    for value in [value for value in graph.initializers.values() if is_float(value)]:
+        assert value.const_value is not None
+        array = value.const_value.numpy()
+        masked = np.isfinite(array) & (np.abs(array) >= MASK)
+        uses = [use for use in value.uses() if masked.any() and _masks(use.node)]
+        if uses:
+            name = f"{value.name}.limited"
+            tensor = ir.tensor(np.where(masked, np.sign(array) * np.float32(LEAST), array), name=name)
+            limited = ir.Value(name=name, shape=value.shape, type=value.type, const_value=tensor)
+            graph.register_initializer(limited)
+            for use in uses:
+                use.node.replace_input_with(use.idx, limited)
+
+
+def _masks(node: ir.Node, hidden: bool = False) -> bool:
+    """Return True for an operator that writes a mask, ``hidden`` or not yet, which reaches a softmax."""
+    if node.op_type == "Softmax":
+        return hidden
+    hidden = hidden or node.op_type in MASKING
+    passes = node.op_type in {*LAYOUT, *MASKING, "Cast"} or (hidden and node.op_type in ("Max", "Min", "Clip"))
+    return passes and any(_masks(use.node, hidden) for value in node.outputs for use in value.uses())
 
 
 def _within(node: ir.Node) -> list[ir.Node]:

@@ -6,19 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from ..errors import InputError
 from ..metrics.gates import Gate
 from ..progress import Progress, no_progress
 from .fused_blocks import Blocks
+from .graph_probes import largest_magnitudes
 from .lowering import PROJECTION, Form, first_sum, lower
-from .onnx_file import open_graph
 
-RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: larger sums lose small activations
-SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for the softmax
 LARGEST = 65504.0  # largest number in FP16
-HEADROOM = 4.0  # factor by which other inputs may exceed measured maxima
+LIMITS = {
+    "sum": (512.0, "sum of the stream reaches {:.3g}, above 512"),  # spacing 0.5: larger sums lose small activations
+    "scores": (128.0, "attention scores reach {:.3g}, above 128"),  # spacing 1/8: too coarse for the softmax
+    "value": (LARGEST / 4, "reaches {:.3g}; FP16 ends at 65504"),  # other inputs may exceed measured maxima
+}
+"""Role of a value → its largest measured magnitude in FP16, and the reason for an island beyond it."""
 BF16_SUM = "sum of the stream: BF16 has 8 bits of mantissa"
 
 
@@ -46,34 +48,21 @@ def choose_islands(
         reasons = dict.fromkeys(sums, BF16_SUM)
         return Islands(frozenset(sums), reasons, "the type alone")
     largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
-    overflow = LARGEST / HEADROOM
     reasons = {}
     for name, value in largest.items():
-        if name in sums and value > RESIDUAL_LIMIT:
-            reasons[name] = large_sum(value)
-        elif value > SCORE_LIMIT and name.endswith(".scores"):
-            reasons[name] = large_scores(value)
-        elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
-            reasons[name] = large_value(value)
-        elif value > overflow and name not in sums:
+        role = "sum" if name in sums else "scores" if name.endswith(".scores") else "value"
+        reason = too_large(role, value)
+        if reason and role == "value" and not name.endswith((".mlp.gated", ".mlp.down")):
             problem = f"{name} reaches {value:.3g} on {source}, too close to FP16's limit of {LARGEST:g}"
             raise InputError(f"{problem}; export in BF16 or FP32")
+        reasons |= {name: reason} if reason else {}
     return Islands(frozenset(reasons), reasons, source, largest)
 
 
-def large_sum(value: float) -> str:
-    """The reason for an island: a residual sum."""
-    return f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
-
-
-def large_scores(value: float) -> str:
-    """The reason for an island: scores before a softmax."""
-    return f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
-
-
-def large_value(value: float) -> str:
-    """The reason for an island: a value near the limit of the type."""
-    return f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
+def too_large(role: str, size: float) -> str:
+    """The reason for an island, by the role of its value; empty within the role's limit."""
+    limit, reason = LIMITS[role]
+    return reason.format(size) if size > limit else ""
 
 
 def residuals(blocks: Blocks) -> list[str]:
@@ -93,13 +82,4 @@ def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict
         names += [f"{own}.mlp.gated"] if blocks.architecture.gated_mlp else []
     model = lower(blocks, 1.0, {}, Form("grouped"))
     names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
-    for name in names:
-        model.graph.node.append(helper.make_node("Abs", [name], [f"magnitude.{name}"]))
-        model.graph.node.append(helper.make_node("ReduceMax", [f"magnitude.{name}"], [f"largest.{name}"], keepdims=0))
-        model.graph.output.append(helper.make_tensor_value_info(f"largest.{name}", TensorProto.FLOAT, []))
-    session = open_graph(model, "measure activations for an FP16 graph")
-    outputs = [f"largest.{name}" for name in names]
-    largest = np.zeros(len(names))
-    for batch in batches:
-        largest = np.maximum(largest, [float(value) for value in session.run(outputs, dict(batch))])
-    return dict(zip(names, largest.tolist(), strict=True))
+    return largest_magnitudes(model, names, batches)

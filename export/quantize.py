@@ -7,31 +7,28 @@ each column. Inputs are divided, and weights multiplied, by a factor for each ch
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from ..data.label_encoding import at_tokens
-from ..errors import GateError, InputError
-from ..metrics.gates import TOLERANCES, Gate
+from ..errors import InputError
+from ..metrics.gates import Gate
 from ..progress import Progress, no_progress
-from ..tasks import task_of_graph
-from .onnx_file import open_graph
+from .float_search import choice, fewest_float_parts, judge_against
+from .graph_probes import Batch, constant, run_probes
 
 ALPHA = 0.8  # share of the range moved to the weights; best of 0.5 to 0.9 on a real checkpoint
-FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the layers' parts in float32, tried in turn
 LEAST_CHECKED = 32  # inputs for meaningful gates
 BATCH = 8  # inputs padded together
-MODULE = re.compile(r"m\d+\.member\.(.*\.\d+\.\w+)\.")  # of a traced weight: deberta.encoder.layer.0.attention
+MODULE = re.compile(r"m\d+\.member\.(.*\.\d+\.\w+|.*)\.")
 
-Batch = Mapping[str, np.ndarray]
 Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
 
 
@@ -43,12 +40,17 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
     return [node for node in linear if node.name.startswith(inner)]
 
 
+def module_of(name: str) -> str | None:
+    """Module of a traced weight, ``None`` for other values: deberta.encoder.layer.0.attention, or pooler.dense."""
+    match = MODULE.match(name.removesuffix(".transposed"))
+    return match and match[1]
+
+
 def part_of(node: onnx.NodeProto) -> str:
     """Part of a layer with a product: attention.input, attention.output, mlp.up or mlp.down; if traced, its module."""
     product: str = node.name
     if not product.startswith("layers."):
-        module = MODULE.match(node.input[1])
-        return module[1] if module else node.input[1]
+        return module_of(node.input[1]) or node.input[1]
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias is named after attention
         return f"{product}.output"
@@ -57,30 +59,29 @@ def part_of(node: onnx.NodeProto) -> str:
     return ".".join(pieces)
 
 
-def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: Iterable[Batch]) -> Seen:
+def calibrate(model: onnx.ModelProto, linear: Sequence[onnx.NodeProto], batches: Iterable[Batch]) -> Seen:
     """Ranges of the products' inputs in an unrolled float32 graph, on batches without padding."""
-    inputs = list(dict.fromkeys(node.input[0] for node in nodes))
-    probed = onnx.ModelProto()
-    probed.CopyFrom(model)
-    axes = _store(probed.graph, "probe.axes", np.asarray([0]))
+    inputs = list(dict.fromkeys(node.input[0] for node in linear))
     names = [f"probe.{kind}.{name}" for name in inputs for kind in ("Min", "Max")]
-    for value in inputs:
-        probed.graph.node.append(_node("Flatten", [value], f"probe.rows.{value}", axis=-1))
+    nodes = [constant("probe.axes", [0])]
+    nodes += [_node("Flatten", [value], f"probe.rows.{value}", axis=-1) for value in inputs]
     for name in names:
         _, kind, value = name.split(".", 2)
-        probed.graph.node.append(_node(f"Reduce{kind}", [f"probe.rows.{value}", axes], name, keepdims=0))
-        probed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]))
-    session = open_graph(probed, "calibrate an INT8 graph")
-    runs = [session.run(names, dict(batch)) for batch in batches]
+        nodes.append(_node(f"Reduce{kind}", [f"probe.rows.{value}", "probe.axes"], name, keepdims=0))
+    runs = run_probes(model, nodes, names, batches)
     low = [np.min([run[2 * i] for run in runs], axis=0) for i in range(len(inputs))]
     high = [np.max([run[2 * i + 1] for run in runs], axis=0) for i in range(len(inputs))]
     return dict(zip(inputs, zip(low, high, strict=True), strict=True))
 
 
 def quantise(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str]
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    seen: Seen,
+    leave: Collection[str],
+    places: Mapping[str, int] = {},
 ) -> onnx.ModelProto:
-    """Model with its products in INT8, except those named in ``leave``."""
+    """Model with its products in INT8, except parts named in ``leave``; with ``places`` of parts, each has a switch."""
     chosen = [node for node in nodes if part_of(node) not in leave]
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -89,20 +90,24 @@ def quantise(
     weights = {node.input[1]: numpy_helper.to_array(stored[node.input[1]]) for node in chosen}
     factors = smoothing(chosen, weights, seen)
     readers = Counter(name for node in graph.node for name in node.input)
-    alone = {name: readers[name] == sum(node.input[1] == name for node in chosen) for name in weights}
+    alone = {name: readers[name] == sum(node.input[1] == name for node in chosen) for name in weights if not places}
     nodes_int8: list[onnx.NodeProto] = []
     ready: set[str] = set()
     for node in list(graph.node):
         if node.name in names:
-            x, weight = node.input
+            (x, weight), place = node.input, places.get(part_of(node))
             if x not in ready:
                 nodes_int8 += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
             if weight not in ready:
-                tensor = stored[weight] if alone[weight] else graph.initializer.add()
+                tensor = stored[weight] if alone.get(weight) else graph.initializer.add()
                 nodes_int8.append(_quantised_weight(graph, tensor, weight, weights[weight] * factors[x][:, None]))
                 ready.add(weight)
-            node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
+            for operand, name in enumerate((x, weight)):
+                node.input[operand] = f"{name}.int8"
+                if place is not None:
+                    node.input[operand] = f"{node.name}.operand.{operand}"
+                    nodes_int8 += choice(place, f"{name}.int8", name, node.input[operand])
         nodes_int8.append(node)
     del graph.node[:]
     graph.node.extend(nodes_int8)
@@ -197,34 +202,20 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node) for node in nodes))
-    expected = outputs_of(model, checking)
-    task = task_of_graph(expected, tags_tokens(model))
-    ranked: list[str] = []
-    for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
-        if share and not ranked:  # measured only if needed
-            ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
-        left = ranked[: math.ceil(share * len(parts))]
-        quantised = quantise(model, nodes, seen, left)
-        _, judged = task.compare(expected, outputs_of(quantised, checking), TOLERANCES["int8"])
-        if all(gate.passed for gate in judged):
-            chosen = [node.name for node in nodes if part_of(node) not in left]
-            work = int8_share(model, chosen, checking[0])
-            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
-    failed = "; ".join(gate.told for gate in judged if not gate.passed)
-    raise GateError(f"INT8 fails even with half of the layers' parts in float32: {failed}; export FP32 or BF16")
+    lowered, judge = partial(quantise, model, nodes, seen), judge_against(model, checking, "int8")
+    quantised, left, judged = fewest_float_parts("int8", parts, lowered, judge, calibrating, progress)
+    work = int8_share(model, [node.name for node in nodes if part_of(node) not in left], checking[0])
+    return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source, work)
 
 
 def int8_share(model: onnx.ModelProto, chosen: Collection[str], batch: Batch) -> float:
     """Share of the multiplications by weights that the products named in ``chosen`` make, on one batch."""
-    probed = onnx.ModelProto()
-    probed.CopyFrom(model)
     stored = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1}
     nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm") and stored & set(node.input)]
     names = [f"probe.{kind}.{node.name}" for node in nodes for kind in ("read", "made")]
-    for name, value in zip(names, [value for node in nodes for value in (node.input[0], node.output[0])], strict=True):
-        probed.graph.node.append(_node("Shape", [value], name))
-        probed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [None]))
-    shapes = open_graph(probed, "count the operations of an INT8 graph").run(names, dict(batch))
+    values = [value for node in nodes for value in (node.input[0], node.output[0])]
+    probes = [_node("Shape", [value], name) for name, value in zip(names, values, strict=True)]
+    shapes = run_probes(model, probes, names, [batch])[0]
     counts = [float(read[-1] * made.prod()) for read, made in zip(shapes[::2], shapes[1::2], strict=True)]
     return sum(count for node, count in zip(nodes, counts, strict=True) if node.name in chosen) / sum(counts)
 
@@ -236,38 +227,3 @@ def _rows(batch: Batch) -> list[Batch]:
         return [{name: array[row : row + 1] for name, array in batch.items()} for row in rows]
     real = batch["attention_mask"].astype(bool)
     return [{name: array[row : row + 1, real[row]] for name, array in batch.items()} for row in rows]
-
-
-def _most_sensitive(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    seen: Seen,
-    parts: Sequence[str],
-    batches: Sequence[Batch],
-    progress: Progress,
-) -> list[str]:
-    """Parts by mean |Δ probability| (or |Δ score|) with that part alone in INT8, largest first."""
-    few = batches[:8]
-    answer = model.graph.output[0].name
-    expected = outputs_of(model, few)[answer]
-    errors = {}
-    for part in progress(parts, len(parts), "ranking parts by INT8 error"):
-        alone = quantise(model, nodes, seen, [other for other in parts if other != part])
-        errors[part] = float(np.abs(outputs_of(alone, few)[answer] - expected).mean())
-    return sorted(parts, key=lambda part: -errors[part])
-
-
-def tags_tokens(model: onnx.ModelProto) -> bool:
-    """Return True if the first output, the probabilities, has an axis of tokens."""
-    return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
-
-
-def outputs_of(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-    """Outputs of a graph on all batches; for tokens those of real ones."""
-    session = open_graph(model, "check a graph against float32")
-    names = [output.name for output in session.get_outputs()]
-    runs = [dict(zip(names, session.run(names, dict(batch)), strict=True)) for batch in batches]
-    if tags_tokens(model):
-        masks = [batch["attention_mask"].astype(bool) for batch in batches]
-        runs = [at_tokens(run, mask) for run, mask in zip(runs, masks, strict=True)]
-    return {name: np.concatenate([run[name] for run in runs]) for name in names}

@@ -103,6 +103,7 @@ def _exported(
     member: nn.Module, architecture: Traced, longest: int, opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """Export one member with torch's exporter, for inputs up to ``longest``; weights are apart."""
+    from onnxscript.optimizer import fold_constants
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
@@ -118,6 +119,7 @@ def _exported(
             for axis in free:
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=opset)
+            fold_constants(written.model, should_fold=lambda _: False)  # by shapes and types: sequences become Split
             replace_masked_writes(written.model)
             fewer = keep_first_rows(written.model)
             parts = _apart(written.model)
@@ -284,7 +286,6 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
     import onnx_ir as ir
     from onnx_ir.passes import common
     from onnxscript import optimizer, rewriter
-    from onnxscript.rewriter.rules.fusion._layer_norm import layer_normalization_rules
 
     inner = ir.from_proto(model)
     for name, tensor in weights.items():
@@ -295,10 +296,47 @@ def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
         ir.passes.PassManager(passes, steps=4)(inner)
         _transpose(inner.graph)
         optimizer.optimize(inner, input_size_limit=FOLDED, output_size_limit=FOLDED)
-        rewriter.rewrite(inner, rewriter.RewriteRuleSet(layer_normalization_rules, commute=True))
+        rewriter.rewrite(inner, rewriter.RewriteRuleSet(_layer_norms(), commute=True))
+        _divide_queries(inner.graph)
+        for value in inner.graph.initializers.values():
+            if isinstance(value.const_value, ir.Tensor):  # a folded one may be a transposed view
+                value.const_value = _contiguous(value.const_value)
         common.DeduplicateHashedInitializersPass()(inner)
         ir.passes.Sequential(*passes)(inner)
     return inner
+
+
+def _layer_norms() -> list[Any]:
+    """Rules for layer normalization, whose scale and bias are stored vectors; any other addend stays apart."""
+    from onnxscript.rewriter.rules.fusion._layer_norm import LayerNormBiasFusion, LayerNormFusion
+
+    def stored(value: Any) -> bool:
+        return bool(value.is_initializer()) and value.shape.rank() == 1 and value.shape[0] != 1
+
+    class Scaled(LayerNormFusion):  # type: ignore[misc]
+        def check(self, context: Any, x: Any, epsilon: Any, scale: Any, **_: Any) -> Any:
+            return stored(scale) and super().check(context, x, epsilon)
+
+    class Biased(LayerNormBiasFusion):  # type: ignore[misc]
+        def check(self, context: Any, bias: Any, **_: Any) -> bool:
+            return stored(bias)
+
+    return [Scaled.rule(), Biased.rule()]
+
+
+def _divide_queries(graph: Any) -> None:
+    """Divide the first factor of a product by a number instead of the second; TensorRT-RTX fuses the attention then."""
+    import onnx_ir as ir
+
+    for node in list(graph):
+        division = node.inputs[1].producer() if node.op_type == "MatMul" else None
+        if division is None or division.op_type != "Div" or not division.inputs[1].is_initializer():
+            continue
+        if division.inputs[1].shape.rank() == 0:
+            divided = ir.node("Div", [node.inputs[0], division.inputs[1]])
+            graph.insert_before(node, divided)
+            node.replace_input_with(0, divided.outputs[0])
+            node.replace_input_with(1, division.inputs[0])
 
 
 def _transpose(graph: Any) -> None:
@@ -306,17 +344,23 @@ def _transpose(graph: Any) -> None:
     import onnx_ir as ir
 
     for node in list(graph):
-        weight = node.inputs[0] if node.op_type == "Transpose" else None
-        if weight is None or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0):
+        gemm = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+        if not gemm and (node.op_type != "Transpose" or tuple(node.attributes.get_ints("perm", (1, 0))) != (1, 0)):
             continue
+        weight = node.inputs[int(gemm)]
         if weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
             name, kind = f"{weight.name}.transposed", weight.dtype
             shape = ir.Shape([weight.shape[1], weight.shape[0]])
             compute = partial(_transposed, weight.const_value)
             tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
             value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
-            node.outputs[0].replace_all_uses_with(graph.initializers.setdefault(name, value))
-            graph.remove(node, safe=True)
+            matrix = graph.initializers.setdefault(name, value)
+            if gemm:
+                node.replace_input_with(1, matrix)
+                node.attributes.pop("transB")
+            else:
+                node.outputs[0].replace_all_uses_with(matrix)
+                graph.remove(node, safe=True)
 
 
 def _transposed(tensor: Any) -> Any:

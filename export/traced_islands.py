@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,30 +10,29 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from ..errors import GateError
-from ..metrics.gates import TOLERANCES
-from ..progress import Progress, no_progress
-from ..tasks import task_of_graph
-from .half_precision import FLOAT_OPERATORS, MASK, PRODUCTS, Rank, named, parsed, ranks_of, to_half
-from .islands import (
-    BF16_SUM,
-    HEADROOM,
-    LARGEST,
-    RESIDUAL_LIMIT,
-    SCORE_LIMIT,
-    Islands,
-    large_scores,
-    large_sum,
-    large_value,
+from ..progress import Progress
+from .float_search import choice, fewest_float_parts, judge_against
+from .graph_probes import Batch, constant, largest_magnitudes
+from .half_precision import (
+    FLOAT_OPERATORS,
+    HALF,
+    KINDS,
+    LAYOUT,
+    PRODUCTS,
+    Rank,
+    limit_masks,
+    named,
+    parsed,
+    ranks_of,
+    to_half,
 )
+from .islands import BF16_SUM, LARGEST, Islands, too_large
 from .onnx_file import open_graph
-from .quantize import Batch, outputs_of, tags_tokens
+from .quantize import module_of
 
-BEYOND = 1e25  # magnitudes of masked positions, which are not measured
-LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
 Ranks = Mapping[Any, Rank]  # of computed values
 NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
-ALONE = "the products alone are in half precision: with less in float32 the gates fail"
+SENSITIVE = "rounding in this module disturbs the outputs most"
 
 
 def half_graph(
@@ -47,59 +46,59 @@ def half_graph(
 ) -> tuple[onnx.ModelProto, Islands]:
     """The finished graph in half precision, which passes its gates, and its islands.
 
-    Values near the limits of the type are float32; if the gates fail, everything but the products is.
+    Values near the limits of the type are float32; if the gates fail, the most sensitive modules are, too.
     """
     graph = parsed(network).graph
+    limit_masks(graph)
     ranks, head = ranks_of(graph), head_values(graph, logits)
     if precision == "fp16":
-        largest = measure(network, ranks, batches, progress)
+        largest = measure(network, ranks, progress(batches, len(batches), "measuring activations"))
         reasons = overflowing(graph, ranks, largest)
     else:
         largest, reasons = {}, dict.fromkeys(_sums(graph, ranks), BF16_SUM)
-    whole = finished(network)
-    others = [named(node.outputs[0]) for node in graph if _computes(node, ranks) and node.op_type not in PRODUCTS]
-    expected = outputs_of(whole, batches)
-    task = task_of_graph(expected, tags_tokens(whole))
-    del whole  # as large as the model
-    for more in ({}, dict.fromkeys(others, ALONE)):
-        islands = reasons | {name: why for name, why in more.items() if name not in reasons}
-        model = finished(to_half(network, precision, {*islands, *head}))
-        _, gates = task.compare(expected, outputs_of(emulated(model), batches), TOLERANCES[precision])
-        if all(gate.passed for gate in gates):
-            return model, Islands(frozenset(islands), islands, source, largest, gates)
-    failed = "; ".join(gate.told for gate in gates if not gate.passed)
-    remedy = "pass inputs like yours as data (--data), or export FP32"
-    raise GateError(f"{precision.upper()} fails even with the products alone in it: {failed}; {remedy}")
+    modules = modules_of(graph)
+    halves = [named(value) for value, rank in ranks.items() if rank == Rank.HALF and value.producer() is not None]
+    parts = list(dict.fromkeys(modules[name] for name in halves if name not in {*reasons, *head}))
+
+    def islands(left: Collection[str]) -> dict[str, str]:
+        more = {name: f"{SENSITIVE}: {modules[name]}" for name in halves if modules[name] in left}
+        return more | reasons
+
+    def lowered(left: Collection[str], places: Mapping[str, int] = {}) -> onnx.ModelProto:
+        model = finished(to_half(network, precision, {*islands(left), *head}))
+        switches = {f"{name}{HALF}": places[module] for name, module in modules.items() if module in places}
+        return emulated(model, precision, switches, network.graph.initializer) if places else model
+
+    judge = judge_against(finished(network), batches, precision)
+    model, left, gates = fewest_float_parts(
+        precision, parts, lowered, lambda model: judge(emulated(model, precision)), batches, progress
+    )
+    if precision == "fp16":
+        open_graph(model, "run an FP16 graph")
+    chosen = islands(left)
+    return model, Islands(frozenset(chosen), chosen, source, largest, gates)
 
 
-def measure(
-    network: onnx.ModelProto, ranks: Ranks, batches: Sequence[Batch], progress: Progress = no_progress
-) -> dict[str, float]:
+def modules_of(graph: ir.Graph) -> dict[str, str]:
+    """Module of each computed value: the last one whose weights it depends on."""
+    modules, order = dict[str, str](), {"inputs": 0}
+    for node in graph:
+        own = [module for value in node.inputs if (module := module_of(named(value)))]
+        before = [modules[named(value)] for value in node.inputs if named(value) in modules]
+        module = own[0] if own else max(before, key=order.__getitem__, default="inputs")
+        order.setdefault(module, len(order))
+        modules |= {named(value): module for value in node.outputs}
+    return modules
+
+
+def measure(network: onnx.ModelProto, ranks: Ranks, batches: Iterable[Batch]) -> dict[str, float]:
     """Largest magnitude of each value computed from activations, and of the rows' maxima before a softmax."""
-    probed = onnx.ModelProto()
-    probed.CopyFrom(network)
-    graph = probed.graph
-    for name, number in (("probe.beyond", BEYOND), ("probe.none", 0.0)):
-        graph.initializer.append(numpy_helper.from_array(np.asarray(number, np.float32), name))
-    graph.initializer.append(numpy_helper.from_array(np.array([-1]), "probe.row"))
-    computed = [named(value) for value, rank in ranks.items() if rank and isinstance(value.type, ir.TensorType)]
-    values = dict(zip(computed, computed, strict=True))
-    for scores in [node.input[0] for node in network.graph.node if node.op_type == "Softmax"]:
+    values = [named(value) for value, rank in ranks.items() if rank and isinstance(value.type, ir.TensorType)]
+    nodes = [constant("probe.row", [-1])]
+    for scores in {node.input[0]: None for node in network.graph.node if node.op_type == "Softmax"}:
         if scores in values:
-            values[_rows(scores)] = f"probe.rows.{scores}"
-            graph.node.append(helper.make_node("ReduceMax", [scores, "probe.row"], [values[_rows(scores)]], keepdims=0))
-    for name, value in values.items():
-        steps = [f"probe.{step}.{name}" for step in ("size", "real", "chosen", "largest")]
-        graph.node.append(helper.make_node("Abs", [value], steps[:1]))
-        graph.node.append(helper.make_node("Less", [steps[0], "probe.beyond"], steps[1:2]))
-        graph.node.append(helper.make_node("Where", [steps[1], steps[0], "probe.none"], steps[2:3]))
-        graph.node.append(helper.make_node("ReduceMax", steps[2:3], steps[3:], keepdims=0))
-        graph.output.append(helper.make_tensor_value_info(steps[3], TensorProto.FLOAT, []))
-    session = open_graph(probed, "measure activations for an FP16 graph")
-    outputs = [f"probe.largest.{name}" for name in values]
-    measured = progress(batches, len(batches), "measuring activations")
-    runs = [[float(value) for value in session.run(outputs, dict(batch))] for batch in measured]
-    return dict(zip(values, np.max(runs, axis=0).tolist(), strict=True))
+            nodes.append(helper.make_node("ReduceMax", [scores, "probe.row"], [_rows(scores)], keepdims=0))
+    return largest_magnitudes(network, [*values, *(node.output[0] for node in nodes[1:])], batches, nodes)
 
 
 def _rows(scores: str) -> str:
@@ -108,12 +107,12 @@ def _rows(scores: str) -> str:
 
 def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> dict[str, str]:
     """Values near FP16's limits, with the reasons."""
-    limit, reasons = LARGEST / HEADROOM, dict[str, str]()
-    beyond = {name for name, size in largest.items() if size > limit}
+    reasons = dict[str, str]()
+    beyond = {name for name, size in largest.items() if too_large("value", size)}
     for value in graph.initializers.values():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
             sizes = np.abs(value.const_value.numpy())
-            beyond |= {named(value)} if sizes[sizes < MASK].max(initial=0.0) > LARGEST else set()
+            beyond |= {named(value)} if sizes[np.isfinite(sizes)].max(initial=0.0) > LARGEST else set()
     for node in graph:
         if not _computes(node, ranks):
             continue
@@ -121,13 +120,13 @@ def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> 
         first = named(node.inputs[0]) if node.inputs else ""
         read = [named(value) for value in node.inputs if named(value) in beyond]
         if name in beyond:
-            reasons[name] = large_value(largest[name])
+            reasons[name] = too_large("value", largest[name])
         elif read:
             reasons[name] = f"reads {read[0]}, beyond FP16's range"
-        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and largest[name] > RESIDUAL_LIMIT:
-            reasons[name] = large_sum(largest[name])
-        elif node.op_type == "Softmax" and (most := largest.get(_rows(first), 0.0)) > SCORE_LIMIT:
-            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], large_scores(most))
+        elif node.op_type in ("Add", "Sub") and len(operands) == 2 and (why := too_large("sum", largest[name])):
+            reasons[name] = why
+        elif node.op_type == "Softmax" and (why := too_large("scores", largest.get(_rows(first), 0.0))):
+            reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], why)
     return reasons
 
 
@@ -175,26 +174,36 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
             yield use.node
 
 
-def emulated(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A BF16 graph in float32 with the same rounding, since ONNX Runtime's CPU lacks its products; FP16 unchanged."""
-    kinds = {tensor.data_type for tensor in model.graph.initializer}
-    if TensorProto.BFLOAT16 not in kinds:
-        return model
+def emulated(
+    model: onnx.ModelProto,
+    precision: str,
+    places: Mapping[str, int] = {},
+    weights: Iterable[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    """A half-precision graph in float32 with the same rounding: ONNX Runtime's CPU computes some kernels in float32.
+
+    With ``places``, of parts by value, each part has a switch; ``weights`` replace rounded ones.
+    """
+    kind, exact = KINDS[precision].value, {f"{tensor.name}{HALF}": tensor for tensor in weights}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for tensor in copy.graph.initializer:
-        if tensor.data_type == TensorProto.BFLOAT16:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+        if tensor.data_type == kind:
+            array = numpy_helper.to_array(exact.get(tensor.name, tensor)).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     nodes = list(copy.graph.node)
     del copy.graph.node[:], copy.graph.value_info[:]
     for node in nodes:
         for setting in node.attribute if node.op_type == "Cast" else ():
-            if setting.name == "to" and setting.i == TensorProto.BFLOAT16:
+            if setting.name == "to" and setting.i == kind:
                 setting.i = TensorProto.FLOAT
-        rounded = [name for name in node.output if name.endswith(".half")]
+        rounded = [name for name in node.output if name.endswith(HALF)]
         node.output[:] = [f"{name}.raw" if name in rounded else name for name in node.output]
         copy.graph.node.append(node)
         for name in rounded:
-            copy.graph.node.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=TensorProto.BFLOAT16))
-            copy.graph.node.append(helper.make_node("Cast", [f"{name}.bits"], [name], to=TensorProto.FLOAT))
+            last = f"{name}.rounded" if name in places else name
+            copy.graph.node.append(helper.make_node("Cast", [f"{name}.raw"], [f"{name}.bits"], to=kind))
+            copy.graph.node.append(helper.make_node("Cast", [f"{name}.bits"], [last], to=TensorProto.FLOAT))
+            if name in places:
+                copy.graph.node.extend(choice(places[name], last, f"{name}.raw", name))
     return copy

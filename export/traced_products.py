@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from .half_precision import Rank, named, parsed, ranks_of
 from .traced_islands import head_values
@@ -14,7 +11,7 @@ from .traced_islands import head_values
 
 def separate_additions(network: onnx.ModelProto) -> None:
     """Replace each Gemm with a stored matrix by a MatMul, and an Add if it has a bias."""
-    stored = {tensor.name: tensor for tensor in network.graph.initializer}
+    stored = {tensor.name for tensor in network.graph.initializer}
     nodes = list(network.graph.node)
     del network.graph.node[:]
     for node in nodes:
@@ -23,33 +20,14 @@ def separate_additions(network: onnx.ModelProto) -> None:
         if node.op_type != "Gemm" or node.input[1] not in stored or not plain:
             network.graph.node.append(node)
             continue
-        weight, bias = node.input[1], list(node.input[2:])
-        if settings.get("transB"):
-            weight = f"{weight}.transposed"
-            if weight not in stored:
-                array = np.ascontiguousarray(numpy_helper.to_array(stored[node.input[1]]).T)
-                stored[weight] = network.graph.initializer.add()
-                stored[weight].CopyFrom(numpy_helper.from_array(array, weight))
+        bias = list(node.input[2:])
         product = f"{node.output[0]}.product" if bias else node.output[0]
-        network.graph.node.append(helper.make_node("MatMul", [node.input[0], weight], [product], name=product))
+        network.graph.node.append(helper.make_node("MatMul", node.input[:2], [product], name=product))
         if bias:
             network.graph.node.append(helper.make_node("Add", [product, *bias], node.output[:], name=node.output[0]))
-    read = {*_names_read(network.graph.node)}
-    for place in reversed(range(len(network.graph.initializer))):
-        if network.graph.initializer[place].name not in read:  # it was transposed for all its products
-            del network.graph.initializer[place]
 
 
-def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Values that nodes and their subgraphs read."""
-    for node in nodes:
-        yield from node.input
-        for each in node.attribute:
-            for graph in (each.g, *each.graphs):
-                yield from _names_read(graph.node)
-
-
-GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}  # settings under which a Gemm is a product and a sum
+GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}  # settings under which a Gemm is a product and a sum
 
 
 def linear_products(network: onnx.ModelProto, logits: str) -> list[onnx.NodeProto]:

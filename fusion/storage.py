@@ -68,11 +68,9 @@ def save_bundle(
     manifest = {
         "hydrant": __version__,
         "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
-        "family": ensemble.architecture.family,
-        "members": ensemble.members,
-        "labels": list(ensemble.labels),
+        "family": ensemble.architecture.family, "members": ensemble.members, "labels": list(ensemble.labels),
         "fusion": {**ensemble.provenance, **(provenance or {})},
-    }
+    }  # fmt: skip
     with new_bundle(path, manifest, force=force) as folder:
         save_file(weights, folder / WEIGHTS)
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))

@@ -38,13 +38,8 @@ def command_lines(
     if isinstance(tuned, Mapping):
         lines.append(_line("tune", ["out/"], {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}))
     if fitted:
-        targets = {
-            TARGETS[goal]: value
-            for name in (ABSTAIN, OOD)
-            if (threshold := calibration.thresholds.get(name)) is not None
-            for goal, value in threshold.target.items()
-            if goal in TARGETS
-        }
+        chosen = [calibration.thresholds[name].target for name in (ABSTAIN, OOD) if name in calibration.thresholds]
+        targets = {TARGETS[goal]: value for target in chosen for goal, value in target.items() if goal in TARGETS}
         data = {"--data": fitted.get("data"), "--ood": fitted.get("ood"), "--fit": fit}
         lines.append(_line("calibrate", ["out/"], {**data, **targets, "--seed": fitted.get("seed")}))
     for kind in [kind for kind in PRECISIONS if bundle.has(onnx_name(kind))]:

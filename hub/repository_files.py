@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from ..bundle.graphs import check_all_graphs, graph_tensors
 from ..bundle.hub_download import GRAPHS
 from ..bundle.manifest import FOLDER, MANIFEST
-from ..bundle.signature import SIGNATURE, signature_file
-from ..bundle.staging import telling
+from ..bundle.signature import whole_bundle
 from ..bundle.store import PROCESSOR, WEIGHTS, Bundle, onnx_name
 from ..bundle.strict_json import to_json_bytes
 from ..errors import BundleError, require
@@ -30,10 +25,7 @@ Files = dict[str, bytes | Path]  # name in the repository → content, or the fi
 def repository_files(bundle: Bundle, repository: str | None, serving: bool = False) -> Files:
     """All files of a bundle's repository ``USER/NAME``, every file checked; ``serving`` omits those to train with."""
     check_all_graphs(bundle)
-    own = {name: bundle.file(name) for name in bundle.manifest["files"]}
-    own[MANIFEST] = bundle.path / MANIFEST
-    if (signature := signature_file(bundle)) is not None:
-        own[SIGNATURE] = signature
+    own = whole_bundle(bundle)
     graphs = {kind: own[onnx_name(kind)] for kind in NAMES if onnx_name(kind) in own}
     if not graphs:
         raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
@@ -62,24 +54,6 @@ def repository_files(bundle: Bundle, repository: str | None, serving: bool = Fal
 
 def _is_for_training(name: str) -> bool:
     return name == WEIGHTS or name.startswith("reports/")
-
-
-def write_files(files: Mapping[str, bytes | Path], folder: Path) -> None:
-    """Write a repository's files into a folder; equal files share their bytes on disk where links are possible."""
-    written: dict[Path, Path] = {}
-    with telling(f"cannot write into {folder}"):
-        for name, content in files.items():
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, bytes):
-                place.write_bytes(content)
-                continue
-            with suppress(OSError):  # a file system without links
-                if content in written:
-                    os.link(written[content], place)
-                    continue
-            shutil.copyfile(content, place)
-            written[content] = place
 
 
 def _check_logits(graph: Path, precision: str) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ..bundle.hub_download import GRAPHS, REPOSITORY, status_of, without_token
 from ..bundle.manifest import FOLDER, MANIFEST
-from ..bundle.staging import staged_folder
+from ..bundle.staging import fill, staged_folder, telling
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, require
 from ..version import __version__
-from .repository_files import Files, repository_files, write_files
+from .repository_files import Files, repository_files
 
 OWNED = (f"{FOLDER}/", f"{GRAPHS}/")  # folders of a repository in which `push` removes outdated files
 MARKER = f"{FOLDER}/{MANIFEST}"  # file of an earlier output
@@ -66,7 +66,9 @@ def push(
         if Path(to).resolve().is_relative_to(opened.path.resolve()):
             raise InputError(f"{to} is inside the bundle; choose another folder")
         with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
-            write_files(repository_files(locked, None, serving), stage)
+            files = repository_files(locked, None, serving)
+            with telling(f"cannot write into {stage}"):
+                fill(stage, files)
         return str(to)
     assert repository is not None
     before = opened.state()

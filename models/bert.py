@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -15,13 +16,18 @@ LAYER_NAMES = (
 )  # fmt: skip
 
 
-def _embeddings(prefix: str) -> dict[str, str]:
-    return {
-        "embeddings.word": f"{prefix}.word_embeddings.weight",
-        "embeddings.position": f"{prefix}.position_embeddings.weight",
-        "embeddings.token_type": f"{prefix}.token_type_embeddings.weight",
-        **linear("embeddings.norm", f"{prefix}.LayerNorm"),
-    }
+def _layout(family: str, name: str, architecture: Callable[[Any], Architecture], **modules: str) -> Layout:
+    """The layout of a class, with its modules outside the layers: canonical name → its own."""
+    tables = {f"embeddings.{kind}": f"{family}.embeddings.{kind}_embeddings.weight" for kind in TABLES}
+    named = {"embeddings.norm": f"{family}.embeddings.LayerNorm", **modules}
+    return Layout(
+        family=family, model_class=f"{name}ForSequenceClassification", layer=f"{family}.encoder.layer.{{l}}",
+        layer_names=LAYER_NAMES, architecture=architecture,
+        other_names=tables | {key: value for each in named.items() for key, value in linear(*each).items()},
+    )  # fmt: skip
+
+
+TABLES = ("word", "position", "token_type")
 
 
 def _architecture(config: Any, position_padding: int | None = None, pooling: Pooling = "tanh") -> Architecture:
@@ -40,47 +46,17 @@ def _architecture(config: Any, position_padding: int | None = None, pooling: Poo
     )  # fmt: skip
 
 
-BERT = Layout(
-    family="bert",
-    model_class="BertForSequenceClassification",
-    layer="bert.encoder.layer.{l}",
-    layer_names=LAYER_NAMES,
-    other_names={
-        **_embeddings("bert.embeddings"),
-        **linear("pooler", "bert.pooler.dense"),
-        **linear("classifier", "classifier"),
-    },
-    architecture=_architecture,
-)
+def _padded(config: Any) -> Architecture:
+    return _architecture(config, position_padding=config.pad_token_id)
 
-ROBERTA = Layout(
-    family="roberta",
-    model_class="RobertaForSequenceClassification",
-    layer="roberta.encoder.layer.{l}",
-    layer_names=LAYER_NAMES,
-    other_names={
-        **_embeddings("roberta.embeddings"),
-        **linear("pooler", "classifier.dense"),
-        **linear("classifier", "classifier.out_proj"),
-    },
-    architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
-)
 
+HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
+PROJECTED = {**HEAD, "embeddings.projection": "electra.embeddings_project"}
+BERT = _layout("bert", "Bert", _architecture, pooler="bert.pooler.dense", classifier="classifier")
+ROBERTA = _layout("roberta", "Roberta", _padded, **HEAD)
 XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
 CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
-
-ELECTRA = replace(
-    ROBERTA,
-    family="electra",
-    model_class="ElectraForSequenceClassification",
-    layer="electra.encoder.layer.{l}",
-    other_names={
-        **ROBERTA.other_names,
-        **_embeddings("electra.embeddings"),
-        **linear("embeddings.projection", "electra.embeddings_project"),
-    },
-    architecture=lambda config: _architecture(config, pooling="gelu"),
-)
+ELECTRA = _layout("electra", "Electra", lambda config: _architecture(config, pooling="gelu"), **PROJECTED)
 
 
 def _distilbert(config: Any) -> Architecture:
@@ -93,19 +69,14 @@ def _distilbert(config: Any) -> Architecture:
 
 
 DISTILBERT = Layout(
-    family="distilbert",
-    model_class="DistilBertForSequenceClassification",
+    family="distilbert", model_class="DistilBertForSequenceClassification", architecture=_distilbert,
     layer="distilbert.transformer.layer.{l}",
-    layer_names=(
-        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
-        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
-    ),
+    layer_names=(*(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
+                 "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     other_names={
         "embeddings.word": "distilbert.embeddings.word_embeddings.weight",
         "embeddings.position": "distilbert.embeddings.position_embeddings.weight",
         **linear("embeddings.norm", "distilbert.embeddings.LayerNorm"),
-        **linear("pooler", "pre_classifier"),
-        **linear("classifier", "classifier"),
+        **linear("pooler", "pre_classifier"), **linear("classifier", "classifier"),
     },
-    architecture=_distilbert,
-)
+)  # fmt: skip

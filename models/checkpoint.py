@@ -210,9 +210,8 @@ def load_config(name: str) -> Any:
             raw, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
         kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
         if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
-            raise refusals.unknown_to_transformers(
-                f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))
-            ) from error
+            own_code, unknown = bool(raw.get("auto_map")), f"model_type {cut(kind)} of {name}"
+            raise refusals.unknown_to_transformers(unknown, own_code) from error
         hub = f"no folder {name} exists, and from the hub hydrant " * (not Path(name).is_dir())
         wrong = f"{hub}cannot read a model configuration from {name}: {_first_line(error)}"
         raise InputError(f"{wrong}; expected a checkpoint folder") from error

@@ -64,9 +64,8 @@ def layout_of(model: Any) -> Layout:
             return older if older and older.output_projection(0) in dict(model.named_modules()) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
-    raise unsupported(
-        name, DECLARED, next((each.__name__ for each in type(model).__mro__ if each.__name__ in DECLARED), "")
-    )
+    bases = (each.__name__ for each in type(model).__mro__)
+    raise unsupported(name, DECLARED, next((each for each in bases if each in DECLARED), ""))
 
 
 def without_classes(name: str) -> InputError:

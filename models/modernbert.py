@@ -51,18 +51,13 @@ def _kinds(config: Any) -> list[str]:
 
 
 MODERNBERT = Layout(
-    family="modernbert",
-    model_class="ModernBertForSequenceClassification",
-    layer="model.layers.{l}",
+    family="modernbert", model_class="ModernBertForSequenceClassification", layer="model.layers.{l}", stacked=True,
     layer_names=("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm"),
     other_names={
         "embeddings.word": "model.embeddings.tok_embeddings.weight",
         **linear("embeddings.norm", "model.embeddings.norm"),
-        **linear("final_norm", "model.final_norm"),
-        **linear("pooler", "head.dense"),
-        **linear("pooler_norm", "head.norm"),
-        **linear("classifier", "classifier"),
+        **linear("final_norm", "model.final_norm"), **linear("pooler", "head.dense"),
+        **linear("pooler_norm", "head.norm"), **linear("classifier", "classifier"),
     },
     architecture=_architecture,
-    stacked=True,
-)
+)  # fmt: skip

@@ -102,9 +102,8 @@ def _tokens(architecture: Architecture) -> int:
 def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collection[str]) -> float:
     """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model."""
     members = Sharing(architecture, plan, len(plan.members), frozenset(separate), exact=True)
-    separated, single = (
-        _figures(model, 1, _tokens(architecture), 4).flops for model in (members, _single(architecture, plan, False))
-    )
+    models = members, _single(architecture, plan, False)
+    separated, single = (_figures(model, 1, _tokens(architecture), 4).flops for model in models)
     return separated / single
 
 

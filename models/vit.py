@@ -137,40 +137,27 @@ CLIP_EMBEDDINGS = {
 }
 
 CLIP = Layout(
-    family="clip",
-    model_class="CLIPModel",
-    layer="vision_model.encoder.layers.{l}",
-    layer_names=(
-        *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
-        *("layer_norm1", "mlp.fc1", "mlp.fc2", "layer_norm2"),
-    ),
+    family="clip", model_class="CLIPModel", wrapper="ZeroShotClassifier", layer="vision_model.encoder.layers.{l}",
+    layer_names=(*(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+                 "layer_norm1", "mlp.fc1", "mlp.fc2", "layer_norm2"),
     other_names={
-        **CLIP_EMBEDDINGS,
-        **linear("final_norm", "vision_model.post_layernorm"),
-        "pooler.weight": "visual_projection.weight",
-        "classifier.weight": "classifier.weight",
+        **CLIP_EMBEDDINGS, **linear("final_norm", "vision_model.post_layernorm"),
+        "pooler.weight": "visual_projection.weight", "classifier.weight": "classifier.weight",
     },
     architecture=lambda config: replace(_tower(config), pooling="unit", pooled_width=config.projection_dim),
-    wrapper="ZeroShotClassifier",
-)
+)  # fmt: skip
 
 CLIP_CLASSIFIER = replace(
-    CLIP,
-    model_class="CLIPForImageClassification",
+    CLIP, model_class="CLIPForImageClassification", wrapper=None,
     other_names={**CLIP_EMBEDDINGS, **linear("classifier", "classifier")},
     architecture=lambda config: replace(_tower(config), token_pooling="mean", final_norm=False),
-    wrapper=None,
-)
+)  # fmt: skip
 
 SIGLIP = replace(
-    CLIP_CLASSIFIER,
-    family="siglip",
-    model_class="SiglipForImageClassification",
+    CLIP_CLASSIFIER, family="siglip", model_class="SiglipForImageClassification", architecture=_tower,
     other_names={
         **linear("embeddings.patch", "vision_model.embeddings.patch_embedding"),
         "embeddings.position": "vision_model.embeddings.position_embedding.weight",
-        **linear("final_norm", "vision_model.post_layernorm"),
-        **linear("classifier", "classifier"),
+        **linear("final_norm", "vision_model.post_layernorm"), **linear("classifier", "classifier"),
     },
-    architecture=_tower,
-)
+)  # fmt: skip

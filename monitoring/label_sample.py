@@ -42,7 +42,8 @@ class LabelSample:
                 key = self._seen if why == "random" else json.dumps(row["input"])  # frequent inputs count as often
                 chosen[key] = (self._rank(why, row), row)
         for why, chosen in self._chosen.items():
-            self._chosen[why] = dict(nlargest(self._most[why], chosen.items(), key=lambda each: each[1][0]))
+            most = self._most[why] if why == "random" else sum(self._most.values())  # some are drawn at random, too
+            self._chosen[why] = dict(nlargest(most, chosen.items(), key=lambda each: each[1][0]))
 
     def write(self) -> int:
         """Write the file, and return the number of inputs; those drawn at random are not repeated for other reasons."""
@@ -50,6 +51,7 @@ class LabelSample:
         rows = []
         for why, chosen in self._chosen.items():
             new = [row for _, row in chosen.values() if why == "random" or json.dumps(row["input"]) not in written]
+            new = new[: self._most[why]]
             written |= {json.dumps(row["input"]) for row in new}
             rows += [self._row(row, why) for row in new]
         if not rows:

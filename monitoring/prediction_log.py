@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..bundle.calibration import RATES
 from ..bundle.store import Bundle
-from ..errors import InputError, cut, listing, require
+from ..data.data_files import READERS
+from ..errors import InputError, cut, listing
 from ..metrics.spans import split_tag
+from ..runtime.prediction_counts import WATCHED
 from ..tasks import TASKS, TaskName
 
-TEXTS = ("input", "label", "error")
-"""Columns of a table that are texts; any other text in a cell is JSON."""
+FIELDS = {*RATES, *WATCHED, "labels", "spans"}
+"""Fields that are read and are not texts."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +58,19 @@ class Own:
 
 
 def logged_rows(path: str | Path) -> Iterator[tuple[Any, str]]:
-    """Rows of a file, each with its place, such as "line 3 of log.jsonl"; empty lines are skipped."""
-    ending = Path(path).suffix.lower()
-    try:
-        if ending == ".parquet":
-            parquet = require("pyarrow.parquet", "parquet", "read Parquet")
-            with parquet.ParquetFile(path) as file:
-                batches = file.iter_batches(10_000)
-                yield from _cells((row for batch in batches for row in batch.to_pylist()), path)
-        elif ending == ".csv":
-            with Path(path).open(encoding="utf-8", newline="") as lines:
-                yield from _cells(csv.DictReader(lines), path)
-        else:
-            with Path(path).open("rb") as handle:
-                yield from _lines(handle, path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:  # includes those of pyarrow, and bytes that are not UTF-8
-        raise InputError(f"cannot read {path}: {cut(error, 200)}; expected a file of `hydrant predict`") from error
+    """Rows of a file without empty fields, each with its place, such as "row 3 of log.csv"."""
+    records, _ = READERS.get(Path(path).suffix.lower(), READERS[".jsonl"])(Path(path))
+    for number, record in enumerate(records, start=1):
+        row = {name: _value(name, value) for name, value in record.items() if value not in (None, "")}
+        yield row, f"row {number} of {path}"
+
+
+def _value(name: str, value: Any) -> Any:
+    """A field's value; tables have numbers, flags and lists as JSON in texts."""
+    if isinstance(value, str) and name in FIELDS:
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def checked_rows(rows: Iterable[tuple[Any, str]], own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -80,23 +78,3 @@ def checked_rows(rows: Iterable[tuple[Any, str]], own: Own) -> Iterator[tuple[Ma
     for row, where in rows:
         own.check(row, where)
         yield row, where
-
-
-def _lines(file: Iterable[bytes], path: str | Path) -> Iterator[tuple[Any, str]]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            try:
-                yield json.loads(line), f"line {number} of {path}"
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"line {number} of {path} is not JSON ({error}); expected JSON lines") from error
-
-
-def _cells(rows: Iterable[Mapping[str, Any]], path: str | Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Rows of a table without empty cells; lists and objects are JSON in texts."""
-    for number, row in enumerate(rows, start=1):
-        filled = {name: value for name, value in row.items() if value not in (None, "")}
-        read = {
-            name: json.loads(value) if isinstance(value, str) and name not in TEXTS else value
-            for name, value in filled.items()
-        }
-        yield read, f"row {number} of {path}"

@@ -67,22 +67,13 @@ def pipeline(
     ``pipeline("text-classification", model="out/")`` is the same as ``pipeline("out/")``.
 
     Args:
-        bundle: as in ``load``; with ``model``, the name of its task.
+        bundle: as in ``load``, like ``backend`` to ``revision``; with ``model``, the name of its task.
         model: as in ``load``, for calls in the form of transformers.
-        backend: as in ``load``.
-        precision: as in ``load``.
-        threads: as in ``load``.
-        trust: as in ``load``.
-        revision: as in ``load``.
         top_k: labels in each answer, the most probable first; ``None`` for all (default: one for a text, five for an
             image or a sound).
         batch_size: inputs per run (default: 32, and 1 for streams, so that no answer waits for later inputs).
-        function_to_apply: as in ``Pipeline.__call__``.
-        truncation: as in ``Pipeline.__call__``.
-        padding: as in ``Pipeline.__call__``.
-        max_length: as in ``Pipeline.__call__``.
-        aggregation_strategy: for token classification, as in ``TokenPipeline``.
-        ignore_labels: for token classification, as in ``TokenPipeline``.
+        function_to_apply: as in ``Pipeline.__call__``, like ``truncation``, ``padding`` and ``max_length``.
+        aggregation_strategy: for token classification, as in ``TokenPipeline``, like ``ignore_labels``.
 
     Returns:
         A ``Pipeline``, or for token classification a ``TokenPipeline``.
@@ -92,7 +83,7 @@ def pipeline(
         BackendError, MissingExtraError, BundleError: as in ``load``.
     """
     opened = bundle if model is None else model
-    if opened is None or (model is None and bundle in TASK_NAMES and not Path(str(bundle)).exists()):
+    if opened is None or (model is None and str(bundle) in TASK_NAMES and not Path(str(bundle)).exists()):
         raise InputError(
             "no bundle is given; expected pipeline('out/'), or pipeline('text-classification', model='out/')"
         )
@@ -159,12 +150,7 @@ class Pipeline(_Pipeline):
 
     Args:
         predictor: predictor to use; closed with the pipeline.
-        top_k: as in :func:`pipeline`.
-        batch_size: as in :func:`pipeline`.
-        function_to_apply: as in :func:`pipeline`.
-        truncation: as in :func:`pipeline`.
-        padding: as in :func:`pipeline`.
-        max_length: as in :func:`pipeline`.
+        top_k: as in :func:`pipeline`, like the others.
 
     Attributes:
         predictor: the predictor.
@@ -211,8 +197,7 @@ class Pipeline(_Pipeline):
             inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
                 (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of these. A list or
                 an array returns a list; a generator or data set returns a lazy iterator.
-            top_k: as in :func:`pipeline`.
-            batch_size: as in :func:`pipeline`.
+            top_k: as in :func:`pipeline`, like ``batch_size``.
             function_to_apply: ``"sigmoid"`` or ``"none"`` for regression (default: ``"none"`` if the checkpoint's
                 ``problem_type`` is regression, else ``"sigmoid"``). Other tasks accept only what they always apply:
                 ``"softmax"`` for classes, ``"sigmoid"`` for multi-label.
@@ -351,9 +336,7 @@ class TokenPipeline(_Pipeline):
 
         Args:
             inputs: a text, a list of texts, or a generator or data set of them.
-            aggregation_strategy: as in :class:`TokenPipeline`.
-            ignore_labels: as in :class:`TokenPipeline`.
-            batch_size: as in :class:`TokenPipeline`.
+            aggregation_strategy: as in :class:`TokenPipeline`, like ``ignore_labels`` and ``batch_size``.
             is_split_into_words: each text is a list of its words.
 
         Returns:

@@ -157,7 +157,7 @@ class Prediction:
         return np.asarray(np.log(clipped) - np.log(1 - clipped))
 
     @property
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Any]:
         """The arrays that are set, by name."""
         return {name: array for name in NAMES if (array := getattr(self, name)) is not None}
 
@@ -178,9 +178,9 @@ class Prediction:
         columns: dict[str, Any] = {}
         for name, array in self.arrays.items():
             if name == "label":
-                columns[name] = [names[place] if place >= 0 else None for place in array]
+                columns[name] = [names[place] if place >= 0 else None for place in array.tolist()]
             elif name in ("assigned", "prediction_set"):
-                chosen = [[names[place] for place in np.flatnonzero(row)] for row in array]
+                chosen = [[names[place] for place in np.flatnonzero(row).tolist()] for row in array]
                 columns["labels" if name == "assigned" else name] = chosen
             elif array.ndim == 1:
                 columns[name] = array.tolist() if array.dtype == object else array
@@ -308,7 +308,7 @@ class Prediction:
         if not errors:
             return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
-        spread = {name: _blank(name, array, count) for name, array in self.arrays.items()}
+        spread: dict[str, Any] = {name: _blank(name, array, count) for name, array in self.arrays.items()}
         for name, array in spread.items():
             array[places] = getattr(self, name)
         spread["error"] = np.array([errors.get(place) for place in range(count)], object)
@@ -392,7 +392,7 @@ def shortest(value: Any) -> float:
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """Add a calibration's decisions; for multi-label models also ``assigned``."""
-    decisions: dict[str, np.ndarray] = {}
+    decisions: dict[str, Any] = {}
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
         decisions["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)

@@ -110,11 +110,7 @@ def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str
     if ("spans" in row) is not tagged:
         words = ("spans, but earlier rows have none", "no spans, but earlier rows have spans")[tagged]
         raise InputError(f"{where} has {words}; expected rows of one model, written by `hydrant predict --output`")
-    spans, labels = row["spans"] if tagged else [row], row.get("labels", [])
-    for name, each in (("spans", spans), ("labels", labels)):
-        if not isinstance(each, list) or not all(isinstance(one, Mapping) for one in each):
-            raise InputError(f"{where} has {name} {cut(each)}; expected a list of objects")
-    for each in spans:
+    for each in row["spans"] if tagged else [row]:
         for name in sorted(names):
             value = each.get(name)
             if not (isinstance(value, bool) if name in RATES else _is_number(value)):
@@ -122,9 +118,6 @@ def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str
                 raise InputError(
                     f"{where} has {has}; expected {'true or false' if name in RATES else 'a finite number'}"
                 )
-    for label in [each.get("label", "") for each in spans] + [each.get("label") for each in labels]:
-        if not isinstance(label, str | int):
-            raise InputError(f"{where} has the label {cut(label)}; expected a name")
 
 
 def _is_number(value: Any) -> bool:

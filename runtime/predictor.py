@@ -168,13 +168,7 @@ class Predictor(Closable):
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
         Args:
-            inputs: as in ``predict``, except ready tensors.
-            batch_size: as in ``predict``.
-            first: as in ``predict``.
-            on_error: as in ``predict``.
-            text_column: as in ``predict``.
-            text_pair_column: as in ``predict``.
-            max_length: as in ``predict``.
+            inputs: as in ``predict``, except ready tensors; so are the other arguments.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.

@@ -18,22 +18,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-BODIES = {
-    "predict": PredictBody,
-    "explain": PredictBody,
-    "infer": InferBody,
-    "index": IndexBody,
-    "load": LoadBody,
-    "unload": UnloadBody,
-}
-"""Last part of a path → struct of its JSON body."""
-
-ANSWERS = {"predict": PredictAnswer}
-
-REFUSED = {
-    "description": "An error: what is wrong, what was expected, what to do.",
-    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
-}
+BODIES: dict[str, type[msgspec.Struct]] = {"predict": PredictBody, "explain": PredictBody, "infer": InferBody}
+BODIES |= {"index": IndexBody, "load": LoadBody, "unload": UnloadBody}
+ANSWERS: dict[str, type[msgspec.Struct]] = {"predict": PredictAnswer}
+"""Last part of a path → struct of its JSON."""
 
 
 def openapi_route(needs_token: bool) -> Route:
@@ -58,28 +46,26 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
     schema_of = dict(zip(structs, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in sorted((each for each in routes if each.include_in_schema), key=lambda each: each.path):
-        last = route.path.rpartition("/")[2]
+        last, names = route.path.rpartition("/")[2], re.findall(r"{(\w+)}", route.path)
         answer = _content(schema_of[ANSWERS[last]]) if last in ANSWERS else {}
         operation: dict[str, Any] = {
             "summary": getattr(route.endpoint, "func", route.endpoint).__doc__,
-            "parameters": [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in re.findall(r"{(\w+)}", route.path)
-            ],
-            "responses": {"200": {"description": "The answer.", **answer}, "default": REFUSED},
+            "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names],
+            "responses": {"200": {"description": "The answer.", **answer}, "default": ERROR},
         }
         if last in BODIES:
             operation["requestBody"] = _content(schema_of[BODIES[last]])
-        method = "post" if "POST" in (route.methods or ()) else "get"
-        paths[route.path] = {method: operation}
-    components: dict[str, Any] = {"schemas": schemas}
-    secured: dict[str, Any] = {}
-    if needs_token:
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        secured = {"security": [{"token": []}]}
-    info = {"title": "hydrant", "version": __version__}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, **secured}
+        paths[route.path] = {"post" if "POST" in (route.methods or ()) else "get": operation}
+    facts = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
+    if not needs_token:
+        return {**facts, "components": {"schemas": schemas}}
+    schemes = {"token": {"type": "http", "scheme": "bearer"}}
+    return {**facts, "components": {"schemas": schemas, "securitySchemes": schemes}, "security": [{"token": []}]}
 
 
 def _content(schema: Any) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}}
+
+
+TEXT = {"type": "string"}
+ERROR = {"description": "An error.", **_content({"type": "object", "properties": {"error": TEXT}})}

@@ -4,8 +4,6 @@ The tests run hundreds of commands, and the imports take seconds. The forking pr
 command behaves as after a fresh start. Sessions have one thread, as in the tests.
 """
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

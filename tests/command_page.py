@@ -1,7 +1,5 @@
 """Write docs/reference/commands.md from the help of every command: ``python tests/command_page.py``."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Shared fixtures: tiny checkpoints on disk, and the real checkpoint and data."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """Build and run the C++ runner, for comparisons with Python."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

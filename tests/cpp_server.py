@@ -1,7 +1,5 @@
 """``hydrant-run --serve`` as a process, and clients for it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

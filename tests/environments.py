@@ -1,7 +1,5 @@
 """Python environments for packages that cannot live beside hydrant's own pins."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

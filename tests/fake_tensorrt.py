@@ -59,14 +59,10 @@ def put_engine(
 ) -> EngineFile:
     """Add an engine with usual metadata for this machine, overridden by ``facts``; ``change`` may damage them."""
     usual = {
-        "library": "tensorrt",
-        "precision": "fp32",
-        "compute_capabilities": ("8.9",),
-        "platform": platform_name(),
-        "onnx": graph,
-        "onnx_sha256": graph_digest(bundle, graph),
+        "library": "tensorrt", "precision": "fp32", "compute_capabilities": ("8.9",), "platform": platform_name(),
+        "onnx": graph, "onnx_sha256": graph_digest(bundle, graph),
         "engine_sha256": hashlib.sha256(engine).hexdigest(),
-    }
+    }  # fmt: skip
     entry = EngineFile(**{**usual, **facts})
     metadata = entry.to_json()
     change(metadata)

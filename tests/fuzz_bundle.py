@@ -1,7 +1,5 @@
 """What is fuzzed, before it is damaged: a tiny bundle of texts with all that one can have, a traced one, an adapter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Each folder in FOLDER holds ``bundle/``, ``inputs.npz`` (ready tensors) or ``ima
 of ``Prediction`` and, for images, ``pixel_values``.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from dataclasses import fields, replace

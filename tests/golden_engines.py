@@ -4,8 +4,6 @@
 TensorRT runs; ``choices.json`` and ``parts.json`` contain Python's choices and splits.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex

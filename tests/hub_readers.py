@@ -6,8 +6,6 @@ Reads a list of objects with ``folder``, ``task`` and ``inputs``; prints for eac
 [N, C] or for tokens [N][T, C].
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

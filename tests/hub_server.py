@@ -1,7 +1,5 @@
 """A Hugging Face Hub in memory, on loopback: the part of its protocol that huggingface_hub speaks without Xet."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

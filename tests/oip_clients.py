@@ -8,8 +8,6 @@ with the C++ runner: ``http``, ``model``, ``tensors`` (lists by name) and ``outp
 entry for each client and form: the outputs as lists, by name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib.util

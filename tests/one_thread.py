@@ -1,7 +1,5 @@
 """Sessions of one thread: tiny models gain nothing from more, which take time to start and turn while they wait."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Executors of graphs: ONNX's reference implementation, which supports BF16, and ONNX Runtime on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ are averaged, and uncertainties computed, in NumPy float64. Other hooks read the
 distance is made. Module names are spelled out here and shared with nothing in the package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ A program names the libraries to import before, which have code of their own for
     python tests/other_system.py win32 numpy,onnxruntime predict BUNDLE "a text"
 """
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import importlib

@@ -4,8 +4,6 @@ Ray listens on every interface, and its processes outlive a killed driver. Here 
 its processes end with the namespace.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import os

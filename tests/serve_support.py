@@ -1,7 +1,5 @@
 """A service in a thread of the test's process, on a free port, with a client, and fake predictors."""
 
-from __future__ import annotations
-
 import io
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """What a spawned process runs: it imports this module by its name, which a module of tests has not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

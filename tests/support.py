@@ -1,7 +1,5 @@
 """Test helpers: tiny random models of every family, inputs, plans, and the command line."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

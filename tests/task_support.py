@@ -1,7 +1,5 @@
 """A tiny checkpoint and data for every task except single-label classification."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading PEFT adapters: settings as PEFT reads them, and folders that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Post-hoc detection scores against loops in float64, scikit-learn, and pytorch-ood where that is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

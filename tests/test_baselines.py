@@ -1,7 +1,5 @@
 """Baselines of the single model in every form of an evaluation's report, against the untouched Hugging Face model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

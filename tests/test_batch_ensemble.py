@@ -1,7 +1,5 @@
 """BatchEnsembles, compared with factors that hooks apply to the untouched Hugging Face model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

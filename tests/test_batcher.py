@@ -1,7 +1,5 @@
 """The batcher alone, with a fake predictor that can be held back and records its batches."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Batching by length: inputs are prepared once, and few prepared images are in memory."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence

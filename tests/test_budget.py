@@ -1,7 +1,5 @@
 """Plans under a budget of operations: candidates, objective, choice; and a fork set by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -39,12 +37,9 @@ def ratio_of(family: str, members: Any, sequence: int | None) -> float:
 
 @settings(deadline=None, max_examples=25)
 @given(
-    family=st.sampled_from(FAMILIES),
-    members=st.integers(2, 4),
-    budget=st.floats(0.5, 4.5),
-    seed=st.integers(0, 50),
+    family=st.sampled_from(FAMILIES), members=st.integers(2, 4), budget=st.floats(0.5, 4.5), seed=st.integers(0, 50),
     tokens=st.integers(1, 30),
-)
+)  # fmt: skip
 def test_every_candidate_fits_the_budget(family: str, members: int, budget: float, seed: int, tokens: int) -> None:
     architecture, sequence = ARCHITECTURES[family], None if family in ("vit", "deit") else tokens
     try:

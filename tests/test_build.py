@@ -1,7 +1,5 @@
 """Build engines with TensorRT-RTX, which needs no GPU to build, and reject invalid options."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

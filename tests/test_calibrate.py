@@ -229,6 +229,11 @@ def test_ood_data_select_the_taps_of_highest_auroc(
     for name, density in alone.items():
         runs = [reference.run(read_examples(data[split], None), {name: density})[1] for split in ("val", "ood")]
         areas[name] = area_under_roc(*(standardised(density, each[name], each["lengths"]) for each in runs))
+    assert alone["last"].to_json()["form"] == "length"
+    with pytest.raises(HydrantError, match="distance_form"):
+        calibrate(forked, data["val"], fit=data["test"], distance_form="lengths")  # type: ignore[arg-type]
+    constant = calibrate(forked, data["val"], fit=data["test"], taps="last", distance_form="constant").density
+    assert (constant.to_json()["form"], len(constant.arrays())) == ("constant", 5)
     report = calibrate(forked, data["val"], data["ood"], fit=data["test"])
     chosen = report.density.fitted["chosen"]
     assert report.density.fitted["auroc"] == areas

@@ -1,7 +1,5 @@
 """The model card of a bundle, read as huggingface_hub reads it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

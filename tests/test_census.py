@@ -1,7 +1,5 @@
 """The census of classifiers: its page, and detection of a wrong graph."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints as people have them: wrapped, half saved, of other libraries; by a family and traced."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Circuits against a naive search: the untouched model, one full forward pass for each layer, head and example."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The command line in a subprocess: the whole path, its outputs, and one line for every mistake."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

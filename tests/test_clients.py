@@ -1,7 +1,5 @@
 """Third-party clients, unmodified and in a separate environment, with ``hydrant serve``."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess
@@ -90,15 +88,11 @@ def check_metadata_and_refusals(outputs: dict[str, Any], over: str, codes: list[
     assert [outputs[f"{over} {form} head"] for form in forms] == [["texts", "1", "7"]] * len(forms)
     missing, malformed = codes
     words = {
-        "model": (missing, "'nobody'"),
-        "version": (missing, "'9'"),
-        "input": (malformed, "'words'"),
-        "output": (malformed, "'scores'"),
-        "classification": (malformed, "parameter classification"),
-        "sequence": (malformed, "parameter sequence_id"),
-        "empty": (malformed, "input 0"),
+        "model": (missing, "'nobody'"), "version": (missing, "'9'"), "input": (malformed, "'words'"),
+        "output": (malformed, "'scores'"), "classification": (malformed, "parameter classification"),
+        "sequence": (malformed, "parameter sequence_id"), "empty": (malformed, "input 0"),
         "config": (malformed, "`config`"),
-    }
+    }  # fmt: skip
     for name, (code, part) in words.items():
         status, message = outputs[f"{over} refused"][name]
         assert code in status and part in message, (over, name, status, message)

@@ -1,7 +1,5 @@
 """The commands of the quick start on the real checkpoint and data, and the required metrics."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

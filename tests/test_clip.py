@@ -1,7 +1,5 @@
 """CLIP zero-shot: class prompts, the frozen classifier, and the whole path, against ``CLIPModel`` itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

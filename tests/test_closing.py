@@ -1,7 +1,5 @@
 """Backends and predictors close exactly once, while nothing runs, also after failures."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Compile graphs with TensorRT-RTX, without a GPU: everything builds; in half precision all attention is fused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType

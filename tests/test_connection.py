@@ -1,7 +1,5 @@
 """Limits of one connection: slow, endless or malformed requests, and clients that do not read."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

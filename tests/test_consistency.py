@@ -1,7 +1,5 @@
 """A bundle that changes: earlier looks at it, interruptions, contradictions, stale reports."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -33,14 +31,14 @@ def test_an_interrupted_export_leaves_the_bundle_usable(exported: Path) -> None:
     """Ctrl-C in the moment between the graph and the manifest: both are written, then it counts."""
     code = (
         "import os, signal, sys, time\n"
-        "from hydrant.bundle import store\n"
+        "from hydrant.bundle import staging\n"
         "from hydrant.cli.main import main\n"
-        "commit = store.commit\n"
+        "commit = staging.commit\n"
         "def interrupted(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(0.2)\n"
         "    commit(*arguments)\n"
-        "store.commit = interrupted\n"
+        "staging.commit = interrupted\n"
         f"sys.exit(main(['export', {str(exported)!r}, '--member-outputs']))\n"
     )
     done = command.run([], os.environ, "/", "", 300, code)

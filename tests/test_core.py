@@ -1,7 +1,5 @@
 """Installation for serving only: verbs name the extra that they need, and help works without extras."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cost model against counting the exported graph's own nodes."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The C++ runner, compared with Python and the original models."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Errors of the C++ runner: one line and exit status 2."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

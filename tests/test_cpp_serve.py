@@ -1,7 +1,5 @@
 """``hydrant-run --serve``: predictions as in Python, limits, errors and SIGTERM."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client
@@ -145,33 +143,27 @@ IDS = {"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]
 MASK = {**IDS, "name": "attention_mask", "data": [[1, 1]]}
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"[" * 100_000, "nested too deeply"),
-        ([], "array"),
-        ({"inputs": [{**IDS, "shape": [2**31 - 1] * 8}]}, "which no request can hold"),
-        ({"inputs": [{**IDS, "shape": [1, 3]}]}, "[1, 3]"),
-        ({"inputs": [{**IDS, "datatype": "FP32", "data": [1e300, 2]}]}, "finite"),
-        ({"inputs": [IDS, IDS]}, "twice"),
-        ({"inputs": [{**IDS, "data": [10**6, 2]}, MASK]}, "1000000"),
-        ({"inputs": [IDS, MASK], "outputs": [{"name": "no"}]}, "'no'"),
-    ],
-)
+@pytest.mark.parametrize(("body", "words"), [
+    (b"[" * 100_000, "nested too deeply"),
+    ([], "array"),
+    ({"inputs": [{**IDS, "shape": [2**31 - 1] * 8}]}, "which no request can hold"),
+    ({"inputs": [{**IDS, "shape": [1, 3]}]}, "[1, 3]"),
+    ({"inputs": [{**IDS, "datatype": "FP32", "data": [1e300, 2]}]}, "finite"),
+    ({"inputs": [IDS, IDS]}, "twice"),
+    ({"inputs": [{**IDS, "data": [10**6, 2]}, MASK]}, "1000000"),
+    ({"inputs": [IDS, MASK], "outputs": [{"name": "no"}]}, "'no'"),
+])  # fmt: skip
 def test_bodies_that_are_refused(server: Server, body: Any, words: str) -> None:
     assert words in server.refusal(400, "POST", INFER, body)
 
 
-@pytest.mark.parametrize(
-    ("status", "method", "path", "headers"),
-    [
-        (400, "POST", "/predict", {}),
-        (404, "GET", "/../../etc/passwd", {}),
-        (405, "DELETE", "/v2", {}),
-        (415, "POST", "/predict", {"Content-Type": "image/png"}),
-        (415, "POST", "/predict", {"Content-Encoding": "gzip"}),
-    ],
-)
+@pytest.mark.parametrize(("status", "method", "path", "headers"), [
+    (400, "POST", "/predict", {}),
+    (404, "GET", "/../../etc/passwd", {}),
+    (405, "DELETE", "/v2", {}),
+    (415, "POST", "/predict", {"Content-Type": "image/png"}),
+    (415, "POST", "/predict", {"Content-Encoding": "gzip"}),
+])  # fmt: skip
 def test_requests_that_are_refused(
     server: Server, status: int, method: str, path: str, headers: dict[str, str]
 ) -> None:
@@ -318,15 +310,12 @@ def wait_until_read(port: int) -> None:
     raise AssertionError(queues)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        b"Content-Length: 2\r\nContent-Length: 3\r\n",
-        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
-        b"Content-Length : 2\r\n",
-        b"Content-Length:\r\n 2\r\n",
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    b"Content-Length: 2\r\nContent-Length: 3\r\n",
+    b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+    b"Content-Length : 2\r\n",
+    b"Content-Length:\r\n 2\r\n",
+])  # fmt: skip
 def test_ambiguous_framing_is_refused(server: Server, headers: bytes) -> None:
     with socket.create_connection((LOOPBACK, server.port), timeout=60) as raw_:
         raw_.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n2\r\n{}\r\n0\r\n\r\n")

@@ -1,7 +1,5 @@
 """libhydrant.so exports only the functions of its header and the types of its errors."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A download of the Hub in the C++ runner, which follows its links to blobs and no others."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

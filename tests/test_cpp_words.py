@@ -1,8 +1,8 @@
 """Token classification of texts in C++: words and offsets from ``tokenizer.onnx``, spans in C++."""
 
-from __future__ import annotations
-
 import io
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import made_once
-from cpp import alike, lines, refused, run
-from cpp_server import serving
+from cpp import alike, inputs_of, lines, refused, run
+from cpp_server import binary_outputs, ids_body, infer_body, serving
 from golden import middle, write_calibration, write_density
 from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration, Threshold
@@ -23,6 +23,7 @@ from hydrant.data.data_files import stream_lines
 from hydrant.data.text import WordProcessor
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_onnx import made_tokenizer
+from hydrant.serving.oip import outputs_of
 from support import feeds, named, random_plan
 from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer, read_once  # noqa: F401 (a fixture)
 from token_support import TAGS, make_tagger, sentences
@@ -173,3 +174,58 @@ def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypat
     monkeypatch.setattr(WordProcessor, "_truncated", later)
     with pytest.raises(InputError, match="other offsets"):
         made_tokenizer(bundles["usual"], 0, 10)
+
+
+BINARY = {"binary_data_output": True}
+
+
+def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:
+    """Padding is null in JSON and NaN in binary form; the token axis ends at the longest text."""
+    path = golden / "tokens/bundle"
+    tensors = {name: np.pad(array[:9], ((0, 0), (0, 4))) for name, array in inputs_of(golden / "tokens").items()}
+    with hydrant.load(path, "onnxruntime") as predictor:
+        served: Any = type("Served", (), {"predictor": predictor})
+        request: Any = type("Request", (), {"outputs": ()})
+        expected = {each.name: each for each in outputs_of(predictor.predict(tensors), request, served)}
+    longest = expected["mask"].data.shape[1]
+    assert longest < tensors["input_ids"].shape[1]
+    with serving(runner, path) as server:
+        _, metadata, _ = server.ask("GET", "/v2/models/bundle")
+        status, reply, _ = server.ask("POST", "/v2/models/bundle/infer", infer_body(tensors))
+        assert status == 200, reply
+        _, content, headers = server.ask_bytes("/v2/models/bundle/infer", *ids_body(tensors, parameters=BINARY))
+        _, plain, _ = server.ask(
+            "POST", "/predict", {"inputs": {name: each.tolist() for name, each in tensors.items()}}
+        )
+    shapes = {each["name"]: each["shape"] for each in metadata["outputs"]}
+    assert (shapes["probabilities"], shapes["label"]) == ([-1, -1, len(TAGS)], [-1, -1])
+    assert {each["name"]: each["datatype"] for each in reply["outputs"]} == {
+        name: each.datatype for name, each in expected.items()
+    }
+    _, in_binary = binary_outputs(content, headers)
+    for each in reply["outputs"]:
+        wanted = expected[each["name"]].data
+        assert each["shape"] == list(wanted.shape), each["name"]
+        if each["datatype"] == "BYTES":
+            assert each["data"] == [label.decode() for label in wanted.ravel()]
+            continue
+        values = np.array([np.nan if value is None else value for value in each["data"]])
+        np.testing.assert_allclose(values, wanted.ravel().astype(float), atol=1e-6, err_msg=each["name"])
+        np.testing.assert_allclose(
+            in_binary[each["name"]].astype(float), wanted.astype(float), atol=1e-6, err_msg=each["name"]
+        )
+    assert [len(row["tokens"]) for row in plain["predictions"]] == tensors["attention_mask"].sum(axis=1).tolist()
+
+
+def test_refusals(runner: Path, golden: Path, tmp_path: Path) -> None:
+    inputs = golden / "tokens/inputs.npz"
+    sets = {"conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.5}}
+    for name, change, words in (
+        ("config.json", {"token_pooling": "mean"}, "token_pooling"),
+        ("calibration.json", sets, "prediction sets"),
+    ):
+        bundle = Bundle.open(shutil.copytree(golden / "tokens/bundle", tmp_path / name, dirs_exist_ok=True))
+        data = json.loads((bundle.path / name).read_bytes())
+        bundle.add({name: json.dumps({**data, **change}).encode()})
+        refused(run(runner, bundle.path, inputs), words)
+        shutil.rmtree(bundle.path)

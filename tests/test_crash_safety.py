@@ -1,7 +1,5 @@
 """Killed at any moment, a bundle is the old one or the new one, and nothing stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -277,7 +275,7 @@ def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", once)
-        patch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
+        patch.setattr("hydrant.bundle.staging.write_atomically", lambda path, content: path.write_bytes(content))
         with pytest.raises(SystemExit), new_bundle(tmp_path / "out", KEYS, force=True) as stage:
             (stage / "one.json").write_bytes(b"new")
     with pytest.raises(RuntimeError), new_bundle(tmp_path / "out", KEYS):

@@ -1,7 +1,5 @@
 """A CrossEncoder of sentence-transformers gives the scores that sentence-transformers gives, or is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -24,18 +22,10 @@ from PIL import Image
 
 LABELS = ["apple", "pear", "plum"]
 ROWS = [
-    ("hello, world", "plum"),
-    ("NA", "apple"),
-    ("null", "pear"),
-    ("007", "apple"),
-    ('she said "no"', "plum"),
-    ("two\nlines", "pear"),
-    (" spaced ", "apple"),
-    ("1e5", "plum"),
-    ("True", "apple"),
-    ("grüße 🙂", "pear"),
+    ("hello, world", "plum"), ("NA", "apple"), ("null", "pear"), ("007", "apple"), ('she said "no"', "plum"),
+    ("two\nlines", "pear"), (" spaced ", "apple"), ("1e5", "plum"), ("True", "apple"), ("grüße 🙂", "pear"),
     ("2026-01-02T03:04:05Z", "plum"),
-]
+]  # fmt: skip
 TEXTS, NAMES = [text for text, _ in ROWS], [name for _, name in ROWS]
 INDICES = [LABELS.index(name) for name in NAMES]
 

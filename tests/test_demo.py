@@ -1,7 +1,5 @@
 """The demo through the command line, with a shorter training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

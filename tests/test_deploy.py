@@ -1,7 +1,5 @@
 """The recipes in examples/deploy, checked with the command line's parser and a running service."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -23,9 +23,11 @@ from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.features import MIN_SCALE, MIN_TEXTS, best_set, by_set, standardised_by
 from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised
 from hydrant.calib.taps import named_taps
+from hydrant.cli.prediction_text import prediction_text
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
 from hydrant.fusion import FusedClassifier, load_reference
+from hydrant.metrics.gates import SCORES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
@@ -356,6 +358,13 @@ def test_features_and_energy_are_those_of_the_original_model(case: str, fork: in
     wanted = by_hooks([make(case)], ensemble.plan, inputs)["energy"]
     values, wanted = (real(case, rows, inputs) for rows in (energy.numpy(), wanted))
     np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("deviation", "aspect"), [(-3.2, "in length"), (2.9, "in content")])
+def test_a_flagged_text_is_unlike_in_content_or_length(deviation: float, aspect: str) -> None:
+    scores = dict.fromkeys((*SCORES, "confidence", "distance"), 0.5)
+    row = {"input": "hello", "label": "greeting", "out_of_distribution": True, "length_deviation": deviation, **scores}
+    assert f"out of distribution {aspect}" in prediction_text([row])
 
 
 BACKENDS = {"torch": 1e-5, "onnxruntime": 5e-6, "openvino": 5e-6}

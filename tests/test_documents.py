@@ -1,7 +1,5 @@
 """README and docs/: their commands and Python blocks run in order, their links and sizes are checked."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Hubs, code, kernels, addresses and files that data or checkpoints name are never requested."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

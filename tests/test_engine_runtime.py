@@ -1,7 +1,5 @@
 """Host logic of engines, with fakes of TensorRT and the GPU; no test here runs on a GPU."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Evaluation of bundles and checkpoints: metrics, reports, corruptions, errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -301,15 +299,12 @@ def test_typos_change_words_by_one_edit_and_repeat(texts: list[str], severity: i
             assert len(old) > 1 or old == new
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"backend": "abacus"}, "'abacus'"),
-        ({"html": "/nowhere/report.html"}, "/nowhere"),
-        ({"html": "{bundle}/../bundle/report.html"}, "report.html"),
-        ({"ood": "{data}"}, "both as data and as ood"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"backend": "abacus"}, "'abacus'"),
+    ({"html": "/nowhere/report.html"}, "/nowhere"),
+    ({"html": "{bundle}/../bundle/report.html"}, "report.html"),
+    ({"ood": "{data}"}, "both as data and as ood"),
+])  # fmt: skip
 def test_refusals(options: dict[str, str], words: str, bundle: Path, data: dict[str, Path]) -> None:
     settings = {name: value.format(bundle=bundle, data=data["test"]) for name, value in options.items()}
     with pytest.raises(HydrantError, match=re.escape(words)):

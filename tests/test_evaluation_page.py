@@ -1,7 +1,5 @@
 """Verdicts, tables and pages of evaluation reports."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -146,16 +144,13 @@ def test_verdict_in_every_form_of_the_report() -> None:
     assert "with &lt;other&gt;" in comparison
 
 
-@pytest.mark.parametrize(
-    ("name", "figures", "place"),
-    [
-        ("accuracy", [Figure(0.9, 0.88, 0.92), Figure(0.95, 0.93, 0.97)], 1),
-        ("accuracy", [Figure(0.9, 0.88, 0.931), Figure(0.95, 0.93, 0.97)], None),
-        ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), None, Figure(math.nan)], 0),
-        ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), Figure(0.21, 0.1, 0.3)], None),
-        ("nll", [Figure(0.2, 0.1, 0.3), None], None),
-    ],
-)
+@pytest.mark.parametrize(("name", "figures", "place"), [
+    ("accuracy", [Figure(0.9, 0.88, 0.92), Figure(0.95, 0.93, 0.97)], 1),
+    ("accuracy", [Figure(0.9, 0.88, 0.931), Figure(0.95, 0.93, 0.97)], None),
+    ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), None, Figure(math.nan)], 0),
+    ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), Figure(0.21, 0.1, 0.3)], None),
+    ("nll", [Figure(0.2, 0.1, 0.3), None], None),
+])  # fmt: skip
 def test_a_best_metric_whose_interval_overlaps_no_other_is_bold(
     name: str, figures: list[Figure | None], place: int | None
 ) -> None:

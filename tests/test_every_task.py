@@ -1,7 +1,5 @@
 """Every declared family and task, with one and five members: module and graph against hooked originals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Run the programs in examples/ as their READMEs describe, on small models."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``hydrant plan --explore``: measure and plot a grid of plans, and choose one."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import sys

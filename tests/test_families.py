@@ -1,7 +1,5 @@
 """Differences between families: RoBERTa by other names, narrow tables, the mean of all patches; rejected models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows that nobody reads: small graphs before and after, run by ONNX Runtime on tensors of several sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """What docs/reference says of a bundle and of its graph, held to the bytes of small ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from fnmatch import fnmatchcase
@@ -21,14 +19,9 @@ from support import CLASSES, FAMILIES, feeds, make_model, random_plan
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
 LATER = [
-    "tokenizer.onnx",
-    "engines/NAME.engine",
-    "engines/NAME.json",
-    "hydrant.sig",
-    "original_check.json",
-    "reports/",
+    "tokenizer.onnx", "engines/NAME.engine", "engines/NAME.json", "hydrant.sig", "original_check.json", "reports/",
     "model.PRECISION.onnx.data",
-]
+]  # fmt: skip
 """Files that the small bundle lacks: other tests make them."""
 
 
@@ -62,9 +55,9 @@ def calibrated(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A bundle of texts with a tokenizer, thresholds and prediction sets."""
     folder = tmp_path_factory.mktemp("calibrated") / "out"
     make("bert", folder, transformers.AutoTokenizer.from_pretrained(bert_checkpoint))
-    inputs = feeds("bert", batch=40)
-    labels = np.arange(40) % CLASSES
-    training = (feeds("bert", batch=40, seed=1), labels)
+    inputs = feeds("bert", batch=120)
+    labels = np.arange(120) % CLASSES
+    training = (feeds("bert", batch=120, seed=1), labels)
     calibrate(folder, (inputs, labels), fit=training, abstain=Coverage(0.9), sets=Conformal(0.2))
     return Bundle.open(folder)
 
@@ -183,7 +176,7 @@ def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
     wanted |= {"token_type_ids"} if bundle.family in ("bert", "electra") else set()
     assert found(model.graph.input) == {name: axes for name, axes in told("input").items() if name in wanted}
     outputs = told("output, always float32")
-    assert outputs.pop("distance") == ["batch"]
+    assert outputs.pop("distance") == outputs.pop("length_deviation") == ["batch"]
     assert found(model.graph.output) == outputs
     keys = set(quoted(table("graph.md", "key"))) - {"hydrant.density_sha256"}
     assert sorted(entry.key for entry in model.metadata_props) == sorted(keys)
@@ -195,8 +188,8 @@ def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     architecture = calibrated.architecture()
     with safe_open(calibrated.file("density.safetensors"), "np") as file:
         facts, tensors = json.loads(file.metadata()["density"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES, "r": architecture.width}
-    rows = table("bundle.md", "tensor", "density.safetensors")
+    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES, "r": architecture.width, "2": 2}
+    rows = [*table("bundle.md", "tensor", "density.safetensors"), *table("bundle.md", "tensor of a length")]
     told = {name: re.findall(r"\w", re.findall(r"\[([^\]]+)\]", row[1])[0]) for row in rows for name in quoted([row])}
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
         name: [sizes[axis] for axis in axes] for name, axes in told.items()
@@ -205,7 +198,7 @@ def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     assert set(facts) == {name for name in re.findall(r"`(\w+)`", page) if name in facts}
     assert facts["weights_sha256"] == calibrated.digests()["fused.safetensors"]
     model = onnx.load(str(calibrated.file("model.fp32.onnx")))
-    assert "distance" in {output.name for output in model.graph.output}
+    assert {"distance", "length_deviation"} < {output.name for output in model.graph.output}
     said = {entry.key: entry.value for entry in model.metadata_props}
     assert said["hydrant.density_sha256"] == calibrated.digests()["density.safetensors"]
     assert {tensor.name for tensor in model.graph.initializer if tensor.name.startswith("distance.")}

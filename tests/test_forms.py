@@ -1,7 +1,5 @@
 """Pairs given to a bundle of single texts, and single texts to one of pairs: recorded, and said at every step."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The fused module as a torch module: training, saving, merging, refusing."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A minute of what `benchmarks/fuzz.py` does for hours: every reader of what comes from elsewhere, on damaged ones."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -1,7 +1,5 @@
 """GPU backends on a machine without a GPU: the order of ``auto``, ONNX Runtime's providers, and CUDA."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gRPC front in this process, with fake predictors; test_clients.py has third-party clients."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Layers of the package: the imports allowed between folders, and the order of the files in each."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -39,12 +37,12 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "build": "attention_patterns builder_options compiler engine_build __init__",
+        "build": "builder_options attention_patterns compiler engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph tokenizer_onnx
-            graph_form dead_rows masked_writes half_precision traced_graph traced_islands traced_products exporter
-            graph_export __init__ random_model
+            lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph
+            tokenizer_onnx graph_form dead_rows masked_writes traced_graph half_precision traced_islands traced_products
+            exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
     },
@@ -71,9 +69,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival competitors
-            report metric_names observation model_reports baselines bisect classes drawing latency plots
-            verdict report_tables evaluator peak_memory polygraphy profiler verifier
+            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival
+            competitors report metric_names observation model_reports baselines bisect classes drawing
+            latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
@@ -86,8 +84,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "hub": "__init__ card_commands card_examples card_text card plain_config repository_files upload",
         "workflow": """
-            quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
-            digits_demo picture
+            quality explore data_splits recipe stage_summaries time_estimate workspace make_bundle
+            __init__ digits_data digits_demo picture
         """,
     },
     {

@@ -1,7 +1,5 @@
 """Bundles on the Hugging Face Hub: huggingface_hub itself, against a Hub on loopback."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Libraries that know nothing of hydrant read a pushed folder: optimum, ONNX Runtime, transformers.js."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

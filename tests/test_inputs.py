@@ -1,7 +1,5 @@
 """Inputs of all types: rows, bytes, tensors and data sets in Python; patterns, URLs and hub names."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """``hydrant inspect`` on malformed files with correct digests."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

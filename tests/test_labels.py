@@ -1,7 +1,5 @@
 """Multi-label models: from the checkpoint to the labels that apply, against the hook oracle and Hugging Face's loss."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The output ``logits``: softmax or sigmoid gives the ensemble's probabilities back; for regression the score."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

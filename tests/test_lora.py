@@ -1,7 +1,5 @@
 """LoRA-Ensembles: fused module and graph against PEFT's own forward, one adapter at a time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

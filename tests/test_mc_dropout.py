@@ -1,7 +1,5 @@
 """MC dropout as a competitor equals transformers' training mode, independent of the batch."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics against second implementations: loops by definition, scikit-learn, closed forms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

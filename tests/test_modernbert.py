@@ -1,7 +1,5 @@
 """ModernBERT and its blocks: rotary positions, windows, a gated MLP, norms without bias, the mean of real tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Monitoring of a service: counts, metrics, drift, spans and the record of abstained inputs."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import json

@@ -3,8 +3,6 @@
 No metric is NaN, and no entropy leaves [0, log C], on any backend of this machine. The oracle is NumPy in float64.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

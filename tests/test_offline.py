@@ -1,7 +1,5 @@
 """Large predictions: shards, chunks, parts and merges, compared with a plain stream."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

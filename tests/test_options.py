@@ -1,7 +1,5 @@
 """Option types, which check themselves, and the command-line options generated from them."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """The check of a checkpoint against transformers on raw inputs, when it is fused and when it is verified."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Data that an earlier step has seen: what is recorded of them, and what calibrate and evaluate say."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

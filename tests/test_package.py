@@ -1,7 +1,5 @@
 """The package as installed: public names, light imports, downward imports, optional libraries."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page of ``hydrant serve``: its files, its routes, and the page in Chromium with a real service."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

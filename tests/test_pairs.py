@@ -1,7 +1,5 @@
 """Sentence-pair classifiers, from reading pairs to predicting them, against Hugging Face's tokenizers and models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -26,13 +24,10 @@ from hypothesis import strategies as st
 from support import make_model, make_tokenizer, named, run_cli
 
 PAIRS = [
-    ("hello world", "transfer money"),
-    ("what is the weather", "the money today is what the world is"),
-    ("money " * 50, "hello"),
-    ("today", "weather " * 50),
-    ("hello world " * 20, "transfer money " * 20),
+    ("hello world", "transfer money"), ("what is the weather", "the money today is what the world is"),
+    ("money " * 50, "hello"), ("today", "weather " * 50), ("hello world " * 20, "transfer money " * 20),
     ("hello " * 20, "money " * 20),
-]
+]  # fmt: skip
 COLUMNS: dict[str, Any] = {"text": "premise", "text_pair": "hypothesis"}
 OPTIONS = ("--text-column", "premise", "--text-pair-column", "hypothesis")
 

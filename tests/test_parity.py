@@ -1,7 +1,5 @@
 """Fused module and exported graph against the independent oracle, for every family."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

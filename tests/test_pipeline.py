@@ -1,7 +1,5 @@
 """``hydrant.pipeline`` compared with transformers' pipelines on the same checkpoints."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterator
@@ -103,14 +101,15 @@ def test_streams_are_read_lazily(text: tuple[Any, Any]) -> None:
 
 
 def test_calls_in_the_form_of_transformers_name_the_task(text_bundle: Path) -> None:
-    with hydrant.pipeline("sentiment-analysis", model=text_bundle, max_length=4) as short:
+    pipeline: Any = hydrant.pipeline
+    with pipeline("sentiment-analysis", model=text_bundle, max_length=4) as short:
         long = short("the money today hello", top_k=None)
-    with hydrant.pipeline(text_bundle) as whole:
+    with pipeline(text_bundle) as whole:
         assert long == whole("the money today hello", top_k=None, max_length=4)
         assert long[0]["score"] != whole("the money today hello", top_k=None)[0]["score"], "not truncated"
     for arguments in ({"bundle": "text-classification"}, {"bundle": "ner", "model": text_bundle}, {}):
         with pytest.raises(InputError, match="text-classification"):
-            hydrant.pipeline(**arguments)
+            pipeline(**arguments)
 
 
 def test_answers_have_the_scores_of_predictions(text_bundle: Path, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 None of this is a run on Windows or macOS (docs/reference/support.md).
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """FP16, BF16 and INT8 graphs: types, float32 islands, agreement with the oracle, independence of batch mates."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from dataclasses import replace
@@ -131,10 +129,12 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
 
 def test_int8_requires_passing_gates(calibrated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, data = calibrated
-    strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
-    monkeypatch.setattr("hydrant.export.quantize.TOLERANCES", strict)
-    with pytest.raises(GateError, match="INT8"):
-        export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
+    write_density(Bundle.open(bundle), feeds("bert", batch=64, seed=5))
+    for name in ("probability", "distance"):
+        strict = {"int8": replace(gates.TOLERANCES["int8"], **{name: 1e-12})}
+        monkeypatch.setattr("hydrant.export.float_search.TOLERANCES", strict)
+        with pytest.raises(GateError, match=f"INT8 .*{name}"):
+            export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
     assert not (bundle / "model.int8.onnx").exists()
     with pytest.raises(InputError, match="INT8"):
         export_onnx(bundle, "int8")

@@ -1,7 +1,5 @@
 """A predictor in scikit-learn's metrics, scorers and displays, and in cleanlab."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from itertools import permutations
@@ -58,7 +56,7 @@ def test_predictions_are_tables(predictor: hydrant.Predictor) -> None:
     assert list(table.index) == list("abcd")
     assert table["label"].tolist()[:3] == [NAMES[place] for place in prediction.label[:3]]
     assert table["label"].isna().tolist() == table["error"].notna().tolist() == [False] * 3 + [True]
-    assert np.array_equal(table["energy"], prediction.energy, equal_nan=True)
+    assert np.array_equal(table["energy"], prediction.arrays["energy"], equal_nan=True)
     assert not [name for name in table if name.startswith("probabilities")]
     wide = pandas.DataFrame(prediction.to_dict(per_class=True))
     columns = [f"probabilities.{name}" for name in NAMES]

@@ -1,7 +1,5 @@
 """Fusing compares what prepares the members' inputs, and says what a bundle will lack."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Predictors in other processes: forked ones answer or refuse, spawned ones load the bundle."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import struct
 import zlib
@@ -35,15 +33,9 @@ SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # wid
 SIDE = 12
 
 TEXTS = [
-    "hello world",
-    "What is the WEATHER today?",
-    "money",
-    "unknown words everywhere",
-    "  héllo,\tworld!\n",
-    "transfer " * 60,
-    "[SEP] hello [MASK]",
-    "世界 hello",
-]
+    "hello world", "What is the WEATHER today?", "money", "unknown words everywhere", "  héllo,\tworld!\n",
+    "transfer " * 60, "[SEP] hello [MASK]", "世界 hello",
+]  # fmt: skip
 
 
 @cache
@@ -117,15 +109,11 @@ def test_longest_text(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (" \t\n", "empty text"),
-        (("hello", " "), "second text is empty"),
-        (("hello", "\x00"), "no token"),
-        ("\x00\x01", "no token"),
-        ("\ud800", "surrogate"),
-        ("x" * (2**24 + 1), "16777217"),
+        (" \t\n", "empty text"), (("hello", " "), "second text is empty"), (("hello", "\x00"), "no token"),
+        ("\x00\x01", "no token"), ("\ud800", "surrogate"), ("x" * (2**24 + 1), "16777217"),
     ],
     ids=range(6),
-)
+)  # fmt: skip
 def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
     with pytest.raises(InputError, match=f"input 8.*{message}"):
@@ -233,13 +221,10 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     pixels = pixels_of(
         from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
         [
-            turned := image.transpose(Image.Transpose.ROTATE_270),
-            np.asarray(turned),
-            tmp_path / "a.png",
-            str(tmp_path / "a.png"),
-            Image.open(tmp_path / "a.png"),
+            turned := image.transpose(Image.Transpose.ROTATE_270), np.asarray(turned), tmp_path / "a.png",
+            str(tmp_path / "a.png"), Image.open(tmp_path / "a.png"),
         ],
-    )
+    )  # fmt: skip
     assert all(np.array_equal(pixels[0], other) for other in pixels[1:])
 
 
@@ -277,16 +262,10 @@ def test_an_image_that_would_grow_beyond_all_memory_is_refused(tmp_path: Path) -
 
 def configured(folder: Path, architecture: Architecture | None = None, **changes: Any) -> ImageProcessor:
     config = {
-        "do_resize": True,
-        "size": {"height": SIDE, "width": SIDE},
-        "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
+        "do_resize": True, "size": {"height": SIDE, "width": SIDE}, "resample": 2, "do_rescale": True,
+        "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
         **changes,
-    }
+    }  # fmt: skip
     (folder / "preprocessor_config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
     return ImageProcessor(folder, architecture or image_architecture())
 

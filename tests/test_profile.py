@@ -1,7 +1,5 @@
 """Profiling: times and their statistics, baselines, and reports."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

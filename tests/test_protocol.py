@@ -1,7 +1,5 @@
 """The codec of the Open Inference Protocol, against independent encoders and decoders."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """Ray: actors and replicas give the same results as one process, even if an actor is killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Ready tensors instead of raw inputs, for models with custom preprocessing."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Reports outside the bundle, and of bundles that cannot be written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exact rewrites, one by one and together: unchanged results, and correct reports."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Loading a bundle and predicting with it."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator

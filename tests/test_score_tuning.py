@@ -1,7 +1,5 @@
 """Tuning of relevance and regression models: Hugging Face's losses, and the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

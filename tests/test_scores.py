@@ -1,7 +1,5 @@
 """Regressions and cross-encoders: from the checkpoint to a score, against the hook oracle."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``hydrant serve`` over HTTP: answers equal the predictor's, with concurrent requests and failures."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """Parsing and checks of requests: forms, options, base64, origins and hosts."""
 
-from __future__ import annotations
-
 import base64
 import json
 from types import SimpleNamespace
@@ -57,21 +55,18 @@ def test_bodies_of_any_bytes_are_read_or_refused(body: bytes, kind: str) -> None
             assert len(request.inputs) == len(request.names)
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "name"),
-    [
-        (b"", "multipart/form-data", "boundary"),
-        (b"--x\r\n\r\nhello\r\n", FORM, "boundary"),
-        (b"--x\r\n\r\nhello\r\n--x--", FORM, "form field"),
-        (b"--x\r\nContent-Disposition: form-data; name*=\"a\x00b''c\"\r\n\r\nhello\r\n--x--", FORM, "name"),
-        (b'--x\r\nContent-Disposition: form-data; name="' + b";" * 16_000 + b"\r\n\r\nhello\r\n--x--", FORM, "16001"),
-        (b"[" * 100_000, "application/json", "the body"),
-        (b"{}", "application/json", "inputs"),
-        (b'{"inputs": [], "models": 1}', "", "models"),
-        (b'{"inputs": [], "timeout": "nan"}', "", "timeout"),
-        (b"a text", "application/xml", "application/xml"),
-    ],
-)
+@pytest.mark.parametrize(("body", "kind", "name"), [
+    (b"", "multipart/form-data", "boundary"),
+    (b"--x\r\n\r\nhello\r\n", FORM, "boundary"),
+    (b"--x\r\n\r\nhello\r\n--x--", FORM, "form field"),
+    (b"--x\r\nContent-Disposition: form-data; name*=\"a\x00b''c\"\r\n\r\nhello\r\n--x--", FORM, "name"),
+    (b'--x\r\nContent-Disposition: form-data; name="' + b";" * 16_000 + b"\r\n\r\nhello\r\n--x--", FORM, "16001"),
+    (b"[" * 100_000, "application/json", "the body"),
+    (b"{}", "application/json", "inputs"),
+    (b'{"inputs": [], "models": 1}', "", "models"),
+    (b'{"inputs": [], "timeout": "nan"}', "", "timeout"),
+    (b"a text", "application/xml", "application/xml"),
+])  # fmt: skip
 def test_malformed_bodies_are_refused(body: bytes, kind: str, name: str) -> None:
     with pytest.raises(ServeError, match=name):
         read_request(body, kind, {})
@@ -110,24 +105,21 @@ def test_an_input_of_another_kind_is_named(item: Any, predictor: Any) -> None:
         inputs_of(predict_request({"text": "a"} if predictor is not IMAGES else "AAAA", item), predictor)
 
 
-@pytest.mark.parametrize(
-    ("origin", "host", "bound", "allowed"),
-    [
-        (None, None, "127.0.0.1", True),
-        (None, b"localhost", "127.0.0.1", True),
-        (None, b"[::1]:8000", "::1", True),
-        (None, b"evil.example:8000", "127.0.0.1", False),  # DNS rebinding
-        (None, b"models.example", "0.0.0.0", True),
-        (None, b"proxy.example", "127.0.0.1", True),
-        (None, b"[", "127.0.0.1", False),
-        (b"http://localhost:8000", b"localhost:8000", "127.0.0.1", True),
-        (b"http://evil.example", b"127.0.0.1:8000", "127.0.0.1", False),
-        (b"http://localhost:9999", b"localhost:8000", "127.0.0.1", False),
-        (b"http://evil.example", b"models.example:8000", "0.0.0.0", False),
-        (b"null", b"127.0.0.1:8000", "127.0.0.1", False),
-        (b"https://proxy.example", b"proxy.example", "127.0.0.1", True),
-    ],
-)
+@pytest.mark.parametrize(("origin", "host", "bound", "allowed"), [
+    (None, None, "127.0.0.1", True),
+    (None, b"localhost", "127.0.0.1", True),
+    (None, b"[::1]:8000", "::1", True),
+    (None, b"evil.example:8000", "127.0.0.1", False),  # DNS rebinding
+    (None, b"models.example", "0.0.0.0", True),
+    (None, b"proxy.example", "127.0.0.1", True),
+    (None, b"[", "127.0.0.1", False),
+    (b"http://localhost:8000", b"localhost:8000", "127.0.0.1", True),
+    (b"http://evil.example", b"127.0.0.1:8000", "127.0.0.1", False),
+    (b"http://localhost:9999", b"localhost:8000", "127.0.0.1", False),
+    (b"http://evil.example", b"models.example:8000", "0.0.0.0", False),
+    (b"null", b"127.0.0.1:8000", "127.0.0.1", False),
+    (b"https://proxy.example", b"proxy.example", "127.0.0.1", True),
+])  # fmt: skip
 def test_pages_of_other_sites_are_refused(origin: bytes | None, host: bytes | None, bound: str, allowed: bool) -> None:
     service = ServeSettings(host=bound, origins=["https://proxy.example"])
     try:

@@ -1,7 +1,5 @@
 """Models, their versions and their replacement, with fake predictors that return their folder's number."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small run of the load test with many concurrent clients."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SigLIP's image tower with a trained classifier: patches without a learned token before them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signatures of bundles: what they cover, whom they trust, and what model-signing itself says of them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

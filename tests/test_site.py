@@ -1,7 +1,5 @@
 """The site that ``make docs`` builds: no warnings, no broken links, readable offline."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

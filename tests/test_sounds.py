@@ -1,7 +1,5 @@
 """Sounds: the feature extractor beside transformers' own, what may be given, and traced models that read them."""
 
-from __future__ import annotations
-
 import copy
 import io
 from dataclasses import replace

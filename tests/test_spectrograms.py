@@ -1,7 +1,5 @@
 """Spectrograms of one size: beside transformers' own feature extractors, and models that read them."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The studies in benchmarks/: their parts, and one whole miniature run."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

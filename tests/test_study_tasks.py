@@ -1,7 +1,5 @@
 """The study of tasks in benchmarks/: its data, its training, its tables, and one whole miniature run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

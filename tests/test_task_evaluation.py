@@ -1,7 +1,5 @@
 """Calibration and evaluation of every task, compared with scikit-learn, naive loops, and the predictions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

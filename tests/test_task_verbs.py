@@ -1,7 +1,5 @@
 """Regression, multi-label and token classification: make, explore, circuits, corruptions, baselines."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

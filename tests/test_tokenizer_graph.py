@@ -1,7 +1,5 @@
 """``tokenizer.onnx`` and texts in the C++ runner, compared with Hugging Face's tokenizers and Python's predictions."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

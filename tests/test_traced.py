@@ -1,7 +1,5 @@
 """Tracing: any classifier of transformers, compared with the original under this file's hooks."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -161,14 +159,11 @@ def test_mixed_heads_are_rejected() -> None:
         find_blocks(model, inputs)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"keep_separate": "mlp"}, InputError, "keep-separate"),
-        ({"models": 2}, InputError, "2 models were given with traced; expected one"),
-        ({"heads": 3}, PlanError, "keeps head 3, but that block has 2 heads"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "message"), [
+    ({"keep_separate": "mlp"}, InputError, "keep-separate"),
+    ({"models": 2}, InputError, "2 models were given with traced; expected one"),
+    ({"heads": 3}, PlanError, "keeps head 3, but that block has 2 heads"),
+])  # fmt: skip
 def test_unsupported_models_are_rejected(change: dict[str, Any], error: type[Exception], message: str) -> None:
     model = make("swin")
     plan = HeadPlan("swin", 3, 4, (((change.get("heads", 1),), (0,), (0,)),), "random")
@@ -214,15 +209,12 @@ def test_a_bundle_holds_data_alone(bundle: Bundle) -> None:
     assert {name: each.shape for name, each in stored.items()} == {name: each.shape for name, each in weights.items()}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"traced": 2}, "schema '2'"),
-        ({"blocks": []}, "blocks"),
-        ({"model_class": "os.system()"}, "model_class"),
-        ({"classes": 1}, "classes"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"traced": 2}, "schema '2'"),
+    ({"blocks": []}, "blocks"),
+    ({"model_class": "os.system()"}, "model_class"),
+    ({"classes": 1}, "classes"),
+])  # fmt: skip
 def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, Any], message: str) -> None:
     with pytest.raises(BundleError, match=message):
         read_architecture({**bundle.read_json("config.json"), **change})
@@ -239,15 +231,12 @@ def test_inputs_of_another_size_than_the_model_s_are_refused(name: str, change: 
         load_reference(changed)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_labels": 4}, r"other names or shapes: classifier\.(bias|weight)"),
-        ({"vocab_size": 4 * 10**6, "hidden_size": 4 * 10**6}, "other names or shapes: classifier.weight"),
-        ({"model_type": ["deberta"]}, "unhashable"),
-        ({"pooler_hidden_act": "gglu"}, r"it does not run on input_ids, .* alone .KeyError"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"num_labels": 4}, r"other names or shapes: classifier\.(bias|weight)"),
+    ({"vocab_size": 4 * 10**6, "hidden_size": 4 * 10**6}, "other names or shapes: classifier.weight"),
+    ({"model_type": ["deberta"]}, "unhashable"),
+    ({"pooler_hidden_act": "gglu"}, r"it does not run on input_ids, .* alone .KeyError"),
+])  # fmt: skip
 def test_a_configuration_of_another_model_is_refused(
     bundle: Bundle, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
@@ -281,13 +270,10 @@ def test_attention_that_a_configuration_names_is_not_fetched(
     assert set(asked) == {"somebody/kernel"}, "what transformers does by itself"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"architecture": "hf-hub:somebody/model"}, "timm_wrapper model has architecture = 'hf-hub:somebody/model'"),
-        ({"model_args": {"checkpoint_path": "weights.pth"}}, "has model_args = 'checkpoint_path weights.pth'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"architecture": "hf-hub:somebody/model"}, "timm_wrapper model has architecture = 'hf-hub:somebody/model'"),
+    ({"model_args": {"checkpoint_path": "weights.pth"}}, "has model_args = 'checkpoint_path weights.pth'"),
+])  # fmt: skip
 def test_models_and_weights_that_timm_would_look_for_elsewhere_are_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:

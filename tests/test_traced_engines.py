@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hydrant
 import numpy as np
+import onnx
 import pytest
 from cpp import lines, refused, run
 from fake_tensorrt import Device, add_engine, make_library
 from hydrant.build import TensorRTForRTX, build_engine
+from hydrant.build.attention_patterns import attention_patterns
 from hydrant.build.builder_options import SOUND, optimization_profiles
 from hydrant.bundle.store import Bundle
 from hydrant.data.check_inputs import synthetic_batches
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BackendError, InputError
+from hydrant.export.traced_graph import _simplified
 from hydrant.runtime.backends.backend_registry import OPENERS
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.serving.triton import TritonSettings
@@ -28,11 +31,11 @@ from traced_support import MODELS, make
 from triton_support import UTILS, Request, started, strings
 
 TEXTS = ["hello world", "Transfer 100 EUR to Zoe, please!", "money " * 60]
-SUM = "scores are sums of several products, such as relative positions"
 NARROW = "head width 8; fused kernels need 12 to 256"
 
 ENGINES = {
-    "deberta-v3-short": ("fp32", 2, 0, {SUM: 2}),
+    "deberta-v3-wide": ("fp16", 2, 2, {}),
+    "gpt2": ("fp16", 3, 0, {NARROW: 3}),
     "qwen3": ("bf16", 3, 3, {}),
     "swin-wide": ("fp16", 3, 3, {}),
     "wav2vec2": ("fp16", 2, 0, {NARROW: 2}),
@@ -51,6 +54,36 @@ def test_attention_of_usual_form_is_fused(name: str, tmp_path: Path) -> None:
     facts = read_metadata(Bundle.open(out), f"tensorrt-rtx-{precision}")
     assert (facts.attention_blocks, facts.fused, facts.unfusable) == (blocks, (fused,), unfusable)
     assert f"{fused} of {blocks} attention blocks fused" in run_cli("inspect", out).stdout
+
+
+@pytest.mark.parametrize(
+    ("scores", "weights", "reason"),
+    [
+        ("b = MatMul(q, e) c = Add(a, b) d = Mul(c, x)", "w = Identity(p)", ""),
+        ("d = Where(mask, a, x)", "w = Identity(p)", ""),
+        ("d = Tanh(a)", "w = Identity(p)", "Tanh is applied to the scores"),
+        ("m = ReduceMax(a) d = Sub(a, m)", "w = Identity(p)", "several operators read the scores"),
+        ("d = Identity(a)", "w = Where(mask, p, x)", "Where is applied to the probabilities"),
+    ],
+)
+def test_attention_without_a_fused_kernel_has_a_reason(scores: str, weights: str, reason: str, tmp_path: Path) -> None:
+    steps = f"a = MatMul(q, k) {scores} p = Softmax(d) {weights} y = MatMul(w, v)"
+    inputs = "float[B,4,T,16] q, float[B,4,16,T] k, float[B,4,T,16] v, bool[T,T] mask"
+    stored = "float[16,8] e = {0}, float x = {2}"
+    text = f'<ir_version: 10, opset_import: ["" : 20]> g ({inputs}) => (float[B,4,T,16] y) <{stored}> {{ {steps} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    architecture: Any = SimpleNamespace(blocks=[SimpleNamespace(head_width=16)])
+    assert attention_patterns(tmp_path / "model.onnx", architecture) == (1, {reason: 1} if reason else {})
+
+
+def test_a_residual_is_not_a_bias() -> None:
+    steps = "n = LayerNormalization(x, scale) a = Add(n, bias) b = LayerNormalization(a, scale) y = Add(b, x)"
+    stored = "float[3] scale = {1, 2, 3}, float[3] bias = {4, 5, 6}"
+    text = f'<ir_version: 10, opset_import: ["" : 20]> g (float[B,T,3] x) => (float[B,T,3] y) <{stored}> {{ {steps} }}'
+    nodes = list(_simplified(onnx.parser.parse_model(text), {}).graph)
+    assert [(node.op_type, len(node.inputs)) for node in nodes] == [
+        ("LayerNormalization", 3), ("LayerNormalization", 2), ("Add", 2),
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["deberta-v3-short", "wav2vec2"])

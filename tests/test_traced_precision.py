@@ -20,10 +20,13 @@ from hydrant.cli.main import main
 from hydrant.data.check_inputs import full_batch, synthetic_batches
 from hydrant.errors import GateError, InputError
 from hydrant.export import export, traced_graph
+from hydrant.export.half_precision import to_half
+from hydrant.export.onnx_file import open_graph
+from hydrant.export.traced_islands import emulated
 from hydrant.metrics import gates
 from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from onnx_reference import run_ort
 from support import make_tokenizer
 from test_precision import without_saturation
@@ -161,14 +164,47 @@ def test_values_beyond_fp16_are_islands(tmp_path: Path) -> None:
     np.testing.assert_allclose(got["probabilities"], wanted.probabilities, atol=5e-3)
 
 
+def test_the_most_sensitive_modules_stay_float32(tmp_path: Path) -> None:
+    """Sharp attention turns FP16's rounding into other decisions; modules without weight in them stay FP16."""
+    model = make("deberta-v3-short")
+    layer = model.deberta.encoder.layer[0]
+    factors = {layer.attention.self.query_proj: 100, layer.attention.self.value_proj: 3, model.pooler.dense: 3}
+    with torch.no_grad():
+        for linear, factor in {**factors, layer.attention.output.dense: 8, model.classifier: 6}.items():
+            linear.weight *= factor
+    report = export(saved(model, tmp_path / "out"), "fp16")
+    assert report.islands is not None and all(gate.passed for gate in report.islands.gates)
+    modules = {reason.partition("most: ")[2] for reason in report.islands.reasons.values()}
+    assert "deberta.encoder.layer.0.attention" in modules and "deberta.encoder.layer.0.intermediate" not in modules
+    assert kinds_of(onnx.load(report.path))[TensorProto.FLOAT16] > 0
+
+
+def test_fp16_rounds_between_operators_and_limits_masks_alone() -> None:
+    graph = """<ir_version: 10, opset_import: ["" : 20]> g
+    (float[1, N] x, bool[1, N] real) => (float[1, N] y, float[1, N] z)
+    { k = Constant<value_float = 300.0>() low = Constant<value_float = -1e9>() high = Constant<value_float = 1e9>()
+      big = Mul(x, k) y = Div(big, k) few = Min(x, high) masked = Where(real, few, low) z = Softmax(masked) }"""
+    with np.errstate(over="ignore"):
+        lowered = to_half(onnx.parser.parse_model(graph), "fp16", ())
+    x = np.array([[1 / 3, 300.0, 2.0]], np.float32)
+    session = open_graph(emulated(lowered, "fp16"), "test")
+    y, z = session.run(None, {"x": x, "real": np.array([[True, False, True]])})
+    factor = np.float16(300)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(y, x.astype(np.float16) * factor / factor)
+    assert z[0, 1] == 0 and np.isfinite(z).all()
+    limits = [numpy_helper.to_array(each) for each in lowered.graph.initializer]
+    assert sorted(float(each) for each in limits if abs(each) > 300) == [-1e4, np.inf]
+
+
 def test_a_failing_gate_writes_nothing(
     bundle_of: Callable[[str], tuple[Bundle, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(shutil.copytree(bundle_of("beit")[0].path, tmp_path / "out"))
     before = set(bundle.path.iterdir())
-    for precision, module in (("fp16", "traced_islands"), ("int8", "quantize")):
+    for precision in ("fp16", "int8"):
         strict = {precision: replace(gates.TOLERANCES["int8"], probability=1e-12)}
-        monkeypatch.setattr(f"hydrant.export.{module}.TOLERANCES", strict)
+        monkeypatch.setattr("hydrant.export.float_search.TOLERANCES", strict)
         with pytest.raises(GateError, match=f"{precision.upper()} fails .*probability"):
             export(bundle, precision, data=bundle_of("beit")[1])  # type: ignore[arg-type]
     assert set(bundle.path.iterdir()) == before
@@ -179,7 +215,7 @@ def test_layers_that_stay_float32_are_named(
     bundle_of: Callable[[str], tuple[Bundle, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members share the parts of their layers, and the share counts what remains in INT8."""
-    monkeypatch.setattr("hydrant.export.quantize.FLOAT_SHARES", (0.5,))
+    monkeypatch.setattr("hydrant.export.float_search.FLOAT_SHARES", (0.5,))
     bundle, data = bundle_of("qwen3")
     quantised = export(bundle, "int8", data=data).quantised
     assert len(quantised.left) == quantised.quantised == 2

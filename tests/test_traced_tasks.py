@@ -1,7 +1,5 @@
 """Traced models of every task: one score, several labels, and a class for each token, as DeBERTa-v3 shapes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hydrant triton``: the written files, and the models as Triton's Python backend calls them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -4,8 +4,6 @@
 Python model. One test makes all requests, so that only one server starts, however tests are distributed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import sys

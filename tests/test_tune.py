@@ -1,7 +1,5 @@
 """Tuning: gradients and updates are those of Hugging Face's models, what was shared stays so, nothing gets worse."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tuning of bundles that were not made of plain checkpoints: LoRA-Ensembles, and CLIP with class prompts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

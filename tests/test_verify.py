@@ -1,7 +1,5 @@
 """Verification must pass for a good graph and fail for a bad one."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Wheels from the checkout and from the sdist, their contents, a serving image, and newer Pythons."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

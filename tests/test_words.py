@@ -1,7 +1,5 @@
 """Texts as words and tags: the word of each token, files of tagged words, and invalid tags."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a command writes: regular files are replaced whole, all else is written through, and failures leave nothing."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -128,7 +126,7 @@ def test_a_bundle_keeps_no_folder_of_what_was_not_added(tmp_path: Path, monkeypa
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hydrant.bundle.store.commit", broken)
+    monkeypatch.setattr("hydrant.bundle.staging.commit", broken)
     with pytest.raises(InputError, match=r"cannot write into bundle .*: No space left on device"):
         bundle.add({"reports/deep/x.json": b"{}"})
     assert tree(tmp_path) == before

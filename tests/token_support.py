@@ -1,7 +1,5 @@
 """Helpers of token classification tests: tiny models, sentences of an invented language, and a checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests of the traced path build on: tiny models of many classes, plans, inputs, and hooks of its own."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +46,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deberta": ("Deberta", "Sequence", {**RELATIVE, **SHORT}),
     "deberta-v3": ("DebertaV2", "Sequence", DEBERTA_V3),
     "deberta-v3-short": ("DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT}),
+    "deberta-v3-wide": ("DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT, "hidden_size": 64}),
     "deberta-v3-score": (
         "DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT, "num_labels": 1, "sentence_transformers": SIGMOID}
     ),

@@ -1,7 +1,5 @@
 """Support for tests of Triton repositories: configuration messages, the Python backend, and a server."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes.util
 import json

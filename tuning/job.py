@@ -69,7 +69,6 @@ class Outcome:
     weights: Weights | None
     before: Epoch
     after: Epoch
-    seconds: float
     history: tuple[Epoch, ...] = ()
     members: tuple[tuple[Epoch, ...], ...] = ()
     drift: dict[str, Any] | None = None
@@ -98,7 +97,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     if job.ensemble.members > 1 and alike(shared):
         log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
     done = train(job, job.module(shared), State(checkpoint, "all"))
-    return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
+    return Outcome(done.weights, done.history[0], done.best, done.history)
 
 
 def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) -> Outcome:
@@ -110,7 +109,7 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
             parameter.requires_grad_(is_factor(name))
     done = train(job, module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
     weights = None if done.weights is None else merged(done.weights)
-    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, factored=factored)
+    return Outcome(weights, done.history[0], done.best, done.history, factored=factored)
 
 
 def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
@@ -122,9 +121,7 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     tuned: list[Weights] = []
     done: list[Trained] = []
     for member, keep in enumerate(plan.members):
-        module = job.module(
-            member_form(shared, member), HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
-        )
+        module = job.module(member_form(shared, member), replace(plan, members=(keep,)))
         title = f"member {member + 1} of {len(plan.members)}, "
         done.append(train(job.alone(member), module, State(checkpoint, f"member {member}"), title))
         tuned.append(done[-1].weights or member_form(shared, member))
@@ -135,10 +132,10 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
     inputs = f"{len(job.held_out)} inputs of {job.held_out.title}"
     drift = {"inputs": inputs, **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json()}
-    histories, seconds = tuple(each.history for each in done), sum(each.seconds for each in done)
+    histories = tuple(each.history for each in done)
     if after.nll < before.nll:
-        return Outcome(weights, before, after, seconds, members=histories, drift=drift)
-    return Outcome(None, before, before, seconds, members=histories, drift=drift)
+        return Outcome(weights, before, after, members=histories, drift=drift)
+    return Outcome(None, before, before, members=histories, drift=drift)
 
 
 def _copy(weights: Weights) -> Weights:

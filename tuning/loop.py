@@ -39,7 +39,6 @@ class Trained:
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
-    seconds: float
 
     @property
     def best(self) -> Epoch:
@@ -91,7 +90,7 @@ def train(
     accelerator.free_memory()  # it keeps references to every prepared module and optimizer
     best = point.best
     weights = None if best is None else {name: best.get(name, own.detach()) for name, own in module.named_parameters()}
-    return Trained(weights, tuple(point.history), point.seconds)
+    return Trained(weights, tuple(point.history))
 
 
 @dataclass

@@ -175,7 +175,7 @@ class TuneReport:
         graphs: graphs of the bundle that were exported again.
         dropped: files of the untuned bundle that the tuned one lacks → the command that makes each again.
         frozen: number of unchanged layers, counted from the input.
-        seconds: duration of tuning, without interruptions.
+        seconds: duration of the call.
         rmse_before, rmse_after: RMSE of regression scores; ``None`` for other tasks.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ def tuned(
     progress: Progress,
 ) -> TuneReport:
     """Tune a bundle; see :func:`hydrant.tune`."""
+    begun = time.monotonic()
     bundle.architecture()  # raises unless the family is declared
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
@@ -73,7 +75,8 @@ def tuned(
             dropped = copy_bundle(bundle, target, replaces)
     checkpoint.remove()
     place = target if output is not None else bundle.path
-    return _report(job, done, place, graphs, dropped, held_out=validation is None)
+    seconds = time.monotonic() - begun
+    return _report(job, done, place, graphs, dropped, validation is None, seconds)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
@@ -154,9 +157,8 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
         facts.pop("adapted", None)  # no shared weight with an update is left
     if factored:
         assert isinstance(job.settings.how, BatchEnsemble)
-        facts |= adapter_metadata(factored) | {
-            "batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}
-        }
+        begins = {"fork_from": first_layer(job.ensemble, job.settings.how)}
+        facts |= {**adapter_metadata(factored), "batch_ensemble": begins}
     module.provenance = facts
     return module
 
@@ -169,28 +171,26 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
         if now is not None:
             fingerprints[name] = (now if before is None else now | before).to_json()
+    names = ["nll", "accuracy", "temperature", *(["rmse"] if done.before.rmse is not None else [])]
     facts = {
-        "data": job.training.title,
-        "examples": len(job.training),
-        "data_sha256": job.digests[0],
-        "validation": job.held_out.title,
-        "validation_examples": len(job.held_out),
-        "validation_sha256": job.digests[1],
-        "fingerprints": fingerprints,
-        "per_member": bool(done.members),
-        "epochs": done.epochs,
-        "best_epoch": done.after.epoch,
-        "nll": [done.before.nll, done.after.nll],
-        "accuracy": [done.before.accuracy, done.after.accuracy],
-        "temperature": [done.before.temperature, done.after.temperature],
-        **({} if done.before.rmse is None else {"rmse": [done.before.rmse, done.after.rmse]}),
+        "data": job.training.title, "examples": len(job.training), "data_sha256": job.digests[0],
+        "validation": job.held_out.title, "validation_examples": len(job.held_out),
+        "validation_sha256": job.digests[1], "fingerprints": fingerprints, "per_member": bool(done.members),
+        "epochs": done.epochs, "best_epoch": done.after.epoch,
+        **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
-    }
+    }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
 
 def _report(
-    job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
+    job: Job,
+    done: Outcome,
+    path: Path,
+    graphs: Graphs | None,
+    dropped: Mapping[str, str],
+    held_out: bool,
+    seconds: float,
 ) -> TuneReport:
     names = ("nll", "accuracy", "ece", "rmse")
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
@@ -198,7 +198,7 @@ def _report(
     return TuneReport(
         bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
         validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
-        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=done.seconds,
+        device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,
     )  # fmt: skip

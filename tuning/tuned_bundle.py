@@ -75,9 +75,8 @@ class Graphs:
                 dropped[onnx_name(precision)] = f"hydrant export {target} --precision {precision}{data}"
         for name in engine_names(bundle):
             facts = read_metadata(bundle, name)
-            dropped[engine_path(name)] = (
-                f"hydrant build {target} --backend {facts.library} --precision {facts.precision}"
-            )
+            build = f"hydrant build {target} --backend {facts.library}"
+            dropped[engine_path(name)] = f"{build} --precision {facts.precision}"
         dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
         return cls(again, dropped | _unsigned(bundle, target))
 

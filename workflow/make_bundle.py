@@ -47,6 +47,7 @@ from .stage_summaries import (
     tuned_line,
     verified_line,
 )
+from .time_estimate import estimated_seconds, in_words
 from .workspace import Workspace, link_folder
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ ERROR_MARGIN = 1.0
 
 FIRST, SECOND = "first tuning", "second plan"
 """Stages of the tuning: the planned members, and a second plan if these fail."""
+
+MAX_SAMPLE = 100
+"""Characters of an input to try."""
 
 UNKNOWN = "unknown"
 """Prefix of the digest of data that cannot be compared with another call's."""
@@ -156,7 +160,9 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
             stages = job.stages(space, parts, None if html is None else Path(html))
-            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1))
+            inputs = (str(each) for each in parts.reporting.inputs if isinstance(each, str | Path))
+            sample = next((each for each in inputs if len(each) <= MAX_SAMPLE), None)
+            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
             job.publish(space, report, force)
     return report
 
@@ -269,10 +275,14 @@ class _Job:
             self.say(f"{name:<10}{space.summary(name, line)}")
 
         plan = space.folder / "plan.json"
+        if not single:
+            stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
+        if not space.recorded("fuse"):
+            seconds = estimated_seconds(self.model, self.architecture, parts, self.recipe)
+            self.say(f"time      {in_words(seconds)} for the rest at the present load")
         if single:
             stage("fuse", fused_line, lambda: self._fuse(self._whole(), bundle))
         else:
-            stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
             stage("fuse", fused_line, lambda: self._fuse(HeadPlan.load(plan), untuned))
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
             if space.summary(FIRST, behind_line):

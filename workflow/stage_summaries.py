@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ class MakeReport:
     """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
 
     ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
+    ``sample``: an input to try, if it is a text or a file.
     """
 
     bundle: Path
     stages: Mapping[str, Any]
     examples: Mapping[str, int | None]
     seconds: float
+    sample: str | None = None
 
     @property
     def verified(self) -> bool:
@@ -43,11 +45,15 @@ class MakeReport:
         return {"hydrant": __version__, "verified": self.verified, **facts}
 
     def stored(self) -> dict[str, Any]:
-        """Return the reproducible report for the bundle, without seconds and folders."""
+        """Return the reproducible report for the bundle, without seconds, folders and inputs."""
         stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
         if html := stages.get("evaluate", {}).get("html"):
             stages["evaluate"]["html"] = Path(html).name
-        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+        return {
+            **_timeless(replace(self, sample=None).to_json()),
+            "bundle": self.bundle.resolve().name,
+            "stages": stages,
+        }
 
 
 def _timeless(facts: Facts) -> dict[str, Any]:

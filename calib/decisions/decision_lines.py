@@ -75,6 +75,7 @@ def distance_lines(facts: Mapping[str, Any] | None) -> list[Line]:
     trunk = f"{vectors} of {layers} layer{'s' * (layers > 1)} of the trunk, and {weight}" if layers else ""
     line = f"{len(taps)} taps: {trunk}each member's last"
     line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
+    line += "; standardized by the length of texts" if facts.get("form") == "length" else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")
     if isinstance(areas, Mapping) and areas:

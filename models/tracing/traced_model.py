@@ -66,10 +66,8 @@ def prepared(model: Any) -> Any:
     answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
-    with (
-        checkpoint.quiet(),
-        suppress(ValueError, KeyError, AttributeError, NotImplementedError),
-    ):  # a class with its own attention
+    own_attention = suppress(ValueError, KeyError, AttributeError, NotImplementedError)
+    with checkpoint.quiet(), own_attention:
         model.set_attn_implementation("eager")
     apply_patches(model)
     return model.eval()
@@ -125,13 +123,10 @@ def described(model: Any, processor: Any = None) -> Traced:
     types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
     reads_types = "token_type_ids" in parameters and types > 1
     return Traced(
-        **common,
-        inputs=(*needed, "token_type_ids") if reads_types else needed,
-        vocabulary=vocabulary,
-        positions=_longest(model),
-        token_types=types if reads_types else 0,
+        **common, inputs=(*needed, "token_type_ids") if reads_types else needed, vocabulary=vocabulary,
+        positions=_longest(model), token_types=types if reads_types else 0,
         padding_token=getattr(config.get_text_config(), "pad_token_id", None) or 0,
-    )
+    )  # fmt: skip
 
 
 def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
@@ -182,10 +177,8 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     kinds = require("transformers.models.auto.configuration_auto", *checkpoint.READS).CONFIG_MAPPING
     try:
         with checkpoint.quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before they have parameters
-            kind = kinds[configuration.get("model_type")]
-            build = partial(
-                getattr(transformers, class_name), checkpoint.without_remote_code(kind.from_dict(configuration))
-            )
+            config = kinds[configuration.get("model_type")].from_dict(configuration)
+            build = partial(getattr(transformers, class_name), checkpoint.without_remote_code(config))
             with torch.device("meta"), SkipInit():  # without memory
                 built = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
             if wrong := sorted(name for name in {*built, *shapes} if built.get(name) != shapes.get(name)):

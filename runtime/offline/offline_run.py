@@ -147,16 +147,11 @@ def predict_part(
     options = asdict(scoring)
     options.pop("skip_invalid")  # it does not change the other rows
     job = {
-        "hydrant": __version__,
-        "bundle": hashlib.sha256(stated.encode()).hexdigest(),
-        "backend": predictor.backend,
-        "precision": predictor.precision,
-        "inputs": survey.digest,
-        "columns": [sources.columns.text, sources.columns.text_pair],
-        **options,
-        "form": form_of(division.output).__name__,
-        "errors apart": division.errors is not None,
-    }
+        "hydrant": __version__, "bundle": hashlib.sha256(stated.encode()).hexdigest(),
+        "backend": predictor.backend, "precision": predictor.precision,
+        "inputs": survey.digest, "columns": [sources.columns.text, sources.columns.text_pair], **options,
+        "form": form_of(division.output).__name__, "errors apart": division.errors is not None,
+    }  # fmt: skip
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _finished_part(wanted)) is not None:

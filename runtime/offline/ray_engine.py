@@ -128,11 +128,9 @@ def _streamed(
     context.wait_for_min_actors_s = 900  # a cluster may have to start machines first
     rows = {number: chunks.rows_of(number) for number in missing}
     items = [{"chunk": number, "start": each.start, "stop": each.stop} for number, each in rows.items()]
-    strategy = data.ActorPoolStrategy(
-        min_size=min(pool.least, len(missing)),
-        max_size=min(pool.most, len(missing)),
-        max_tasks_in_flight_per_actor=2,  # so that no actor waits for its next chunk
-    )
+    least, most = (min(size, len(missing)) for size in (pool.least, pool.most))
+    flight = 2  # per actor, so that none waits for its next chunk
+    strategy = data.ActorPoolStrategy(min_size=least, max_size=most, max_tasks_in_flight_per_actor=flight)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.64 renames the options for restarts
         stream = data.from_items(items, override_num_blocks=len(items)).map_batches(

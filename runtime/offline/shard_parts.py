@@ -115,12 +115,8 @@ class Part:
 
     def altered(self) -> list[Path]:
         """The part's files that are missing or have changed."""
-        files = {"rows": self.path, "errors": self.errors}
-        return [
-            path
-            for name, path in files.items()
-            if path is not None and not (os.path.isfile(path) and sha256_of(path) == self.files.get(name))  # noqa: PTH113
-        ]
+        files = [(path, self.files.get(name)) for name, path in (("rows", self.path), ("errors", self.errors)) if path]
+        return [path for path, digest in files if not (os.path.isfile(path) and sha256_of(path) == digest)]  # noqa: PTH113
 
 
 def manifest_of(output: Path) -> Path:

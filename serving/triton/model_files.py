@@ -17,7 +17,6 @@ from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import form_used
 from ...bundle.graphs import check_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.signature import SIGNATURE, signature_file
 from ...bundle.store import Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
@@ -160,9 +159,8 @@ class Model:
         """The whole ``config.pbtxt``."""
         tensors = {"input": self.inputs, "output": self.outputs}
         messages = {key: [spec.message() for spec in specs] for key, specs in tensors.items()}
-        return f"# Written by hydrant {__version__}.\n" + triton_tensors.to_pbtxt(
-            {"name": self.name, **self.config, **messages}
-        )
+        content = triton_tensors.to_pbtxt({"name": self.name, **self.config, **messages})
+        return f"# Written by hydrant {__version__}.\n{content}"
 
     def interface(self) -> dict[str, Any]:
         """Properties that all versions of a model share in one configuration; JSON-ready."""
@@ -189,27 +187,15 @@ def python_config(settings: TritonSettings, instances: int, parameters: Mapping[
     """The configuration of a model in Triton's Python backend, without tensors and warm-up."""
     values = {**parameters, ENVIRONMENT: settings.environment and str(settings.environment)}
     named = {name: {"string_value": str(value)} for name, value in values.items() if value is not None}
-    return {
-        "backend": "python",
-        **batching(settings),
-        "instance_group": [{"kind": Word("KIND_CPU"), "count": instances}],
-        "version_policy": {"all": {}},
-        **({"parameters": triton_tensors.entries(named)} if named else {}),
-    }
+    group = {"instance_group": [{"kind": Word("KIND_CPU"), "count": instances}], "version_policy": {"all": {}}}
+    given = {"parameters": triton_tensors.entries(named)} if named else {}
+    return {"backend": "python", **batching(settings), **group, **given}
 
 
 def batching(settings: TritonSettings) -> dict[str, Any]:
     """Batching configuration: waiting requests run together once an instance is free."""
     delay = {"max_queue_delay_microseconds": settings.queue_delay} if settings.queue_delay else {}
     return {"max_batch_size": settings.max_batch, "dynamic_batching": delay}
-
-
-def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
-    """Every file of a bundle under a folder, with checked digests, and its manifest and signature."""
-    signature = signature_file(bundle)
-    paths = {MANIFEST: bundle.path / MANIFEST, **({} if signature is None else {SIGNATURE: signature})}
-    paths |= {name: bundle.file(name) for name in bundle.manifest["files"]}
-    return {f"{folder}/{name}": path for name, path in paths.items()}
 
 
 def excerpt(bundle: Bundle, folder: str, *starts: str) -> dict[str, bytes | Path]:
@@ -261,10 +247,8 @@ def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
 
 def tensor_sample(inputs: Iterable[TensorSpec], tokens: int, batch: int) -> Message:
     """A warm-up request of the graph's inputs: zeros, and a mask of ones."""
-    data = [
-        (spec, [tokens if size < 0 else size for size in spec.dims], f"ones-{tokens}" if "mask" in spec.name else None)
-        for spec in inputs
-    ]
+    ones = [f"ones-{tokens}" if "mask" in spec.name else None for spec in inputs]
+    data = [(spec, [tokens if n < 0 else n for n in spec.dims], file) for spec, file in zip(inputs, ones, strict=True)]
     return _warmup(f"batch-{batch}{f'-tokens-{tokens}' if tokens else ''}", batch, data)
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -196,19 +196,18 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
     facts = {"name": bundle_name(bundle.path), "manifest_sha256": staging.sha256_of(bundle.path / MANIFEST)}
     folders: dict[Path, Path] = {}
     size = 0
-    with (
-        staging.telling(f"cannot write into {repository}"),
-        staging.folders_above(repository / README),
-        staging.locked(repository),
-    ):
+    told = staging.telling(f"cannot write into {repository}")
+    with told, staging.folders_above(repository / README), staging.locked(repository):
         _check_places(repository, models, version, force)  # another process may have written since
         staging.sweep(_staging(repository), STAGE)
         with staging.owned_folder(_staging(repository), STAGE) as stage:
             for model in models:
                 place, staged = repository / model.name, stage / model.name
                 marker = Marker(1, __version__, model.name, model.part, version, facts, model.interface())
-                size += _fill(staged / str(version), {**model.version_files, MARKER: to_json_bytes(marker)})
-                _fill(staged, {model_files.CONFIG: model.config_text().encode(), **model.files})
+                ours = {**model.version_files, MARKER: to_json_bytes(marker)}
+                staging.fill(staged / str(version), ours)
+                size += sum((staged / str(version) / file).stat().st_size for file in ours)
+                staging.fill(staged, {model_files.CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
                 folders[place] = staged
@@ -231,22 +230,7 @@ def _keep_others(place: Path, staged: Path, version: int) -> None:
         ours = {path.name for path in target.iterdir() if not path.is_dir()} if target.is_dir() else set()
         return [name for name in names if name in ours or (Path(folder) == place and name == str(version))]
 
-    def link(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:  # a file system without links
-            shutil.copy2(source, target)
-
-    shutil.copytree(place, staged, symlinks=True, ignore=superseded, copy_function=link, dirs_exist_ok=True)
-
-
-def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
-    """Write or copy files into a new folder; returns their bytes."""
-    for name, content in files.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content) if isinstance(content, bytes) else shutil.copyfile(content, place)
-    return sum((folder / name).stat().st_size for name in files)
+    shutil.copytree(place, staged, symlinks=True, ignore=superseded, copy_function=staging.link, dirs_exist_ok=True)
 
 
 def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
@@ -295,9 +279,8 @@ def _request(source: Source, model: Model) -> str:
     if source.architecture.modality == "image":
         return _tensor_lines(model.inputs)
     names = [spec.name for spec in model.inputs if not spec.optional or source.pairs]
-    tensors: list[dict[str, Any]] = [
-        {"name": name, "datatype": "INT64", "shape": [1, model_files.TOKENS]} for name in names
-    ]
+    ready = {"datatype": "INT64", "shape": [1, model_files.TOKENS]}
+    tensors: list[dict[str, Any]] = [{"name": name, **ready} for name in names]
     for tensor in tensors:
         text = {"datatype": "BYTES", "shape": [1, 1], "data": [model_files.SHORT]}
         tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * model_files.TOKENS})

@@ -6,9 +6,9 @@ import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from ...bundle.signature import whole_bundle
 from ...bundle.store import ARCHITECTURE, CALIBRATION, PROCESSOR, Bundle
 from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
 from ...errors import InputError
@@ -74,9 +74,11 @@ def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
 def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
     """The predictor as one model."""
     parameters = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
-    link: dict[str, bytes | Path] = {LINK: f"{source.bundle.path.resolve()}\n".encode()}
-    content = link if settings.linked else model_files.whole_bundle(source.bundle, BUNDLE)
-    content["model.py"] = model_files.python_model("Whole", "The whole predictor of a bundle")
+    content: dict[str, Any] = {"model.py": model_files.python_model("Whole", "The whole predictor of a bundle")}
+    if settings.linked:
+        content[LINK] = f"{source.bundle.path.resolve()}\n".encode()
+    else:
+        content |= {f"{BUNDLE}/{file}": path for file, path in whole_bundle(source.bundle).items()}
     tokens = 0 if source.architecture.modality == "image" else model_files.TOKENS
     sample = model_files.tensor_sample(source.inputs, tokens, 1)
     samples = model_files.raw_samples(source, settings) if source.raw else [sample]
@@ -104,9 +106,8 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
     content = model_files.excerpt(source.bundle, BUNDLE, ARCHITECTURE, f"{PROCESSOR}/")
     content["model.py"] = model_files.python_model("Prepare", "Texts or images as the graph's tensors")
     tensors, limited = _between(source.inputs), {} if engine is None else engine.limits()
-    return Model(
-        name, "prepare", config, source.requests, tensors, content, model_files.warm_files(source), limits=limited
-    )
+    files = model_files.warm_files(source)
+    return Model(name, "prepare", config, source.requests, tensors, content, files, limits=limited)
 
 
 def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
@@ -122,13 +123,9 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
         runs = {"backend": "tensorrt", "default_model_filename": "model.plan"}
         group["profile"] = [str(index) for index in range(len(engine.facts.profiles))]
     sizes = itertools.product(lengths or (0,), dict.fromkeys((1, settings.max_batch)))
-    config = {
-        **runs,
-        **model_files.batching(settings),
-        "instance_group": [group],
-        "version_policy": {"all": {}},
-        "model_warmup": [model_files.tensor_sample(source.inputs, length, batch) for length, batch in sizes],
-    }
+    warmup = [model_files.tensor_sample(source.inputs, length, batch) for length, batch in sizes]
+    served = {"instance_group": [group], "version_policy": {"all": {}}, "model_warmup": warmup}
+    config = {**runs, **model_files.batching(settings), **served}
     files, limits = model_files.ones_files(lengths), {} if engine is None else engine.limits()
     outputs = source.scores if engine is None else source.outputs  # an engine runs with all its outputs only
     return Model(name, "graph", config, source.inputs, outputs, content, files, limits=limits)
@@ -142,23 +139,14 @@ def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
     return Model(name, "decide", config, _between(source.scores), source.answers, content, files, labels)
 
 
-def _ensemble(
-    source: Source,
-    name: str,
-    version: int,
-    settings: TritonSettings,
-    steps: Iterable[Model],
-) -> Model:
+def _ensemble(source: Source, name: str, version: int, settings: TritonSettings, steps: Iterable[Model]) -> Model:
     config = {
-        "platform": "ensemble",
-        "max_batch_size": settings.max_batch,
+        "platform": "ensemble", "max_batch_size": settings.max_batch,
         "version_policy": {"specific": {"versions": [version]}},
         "ensemble_scheduling": {"step": [_step(model, version, source.raw) for model in steps]},
-    }
-    labels = source.bundle.labels
-    model = Model(
-        name, "ensemble", config, source.requests, source.answers, {}, model_files.model_assets(source), labels
-    )
+    }  # fmt: skip
+    labels, files = source.bundle.labels, model_files.model_assets(source)
+    model = Model(name, "ensemble", config, source.requests, source.answers, {}, files, labels)
     return replace(model, version_files={model_files.CONFIG: model.config_text().encode()})
 
 
@@ -166,12 +154,10 @@ def _step(model: Model, version: int, raw: bool) -> Message:
     """A step, with prefixed tensor names between steps; the ensemble's own inputs and outputs have none."""
     before = {"prepare": "", "graph": "tensors." if raw else "", "decide": "scores."}[model.part]
     after = {"prepare": "tensors.", "graph": "scores.", "decide": ""}[model.part]
-    return {
-        "model_name": model.name,
-        "model_version": version,
-        "input_map": entries({spec.name: f"{before}{spec.name}" for spec in model.inputs}),
-        "output_map": entries({spec.name: f"{after}{spec.name}" for spec in model.outputs if spec.name != LOGITS}),
-    }
+    inputs = {spec.name: f"{before}{spec.name}" for spec in model.inputs}
+    outputs = {spec.name: f"{after}{spec.name}" for spec in model.outputs if spec.name != LOGITS}
+    maps = {"input_map": entries(inputs), "output_map": entries(outputs)}
+    return {"model_name": model.name, "model_version": version, **maps}
 
 
 def _between(specs: Iterable[TensorSpec]) -> list[TensorSpec]:

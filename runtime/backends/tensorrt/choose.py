@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 NO_RTX = {
     "7.5": "(Turing), for which TensorRT-RTX does not compile float32 products, which the classifier needs",
     "9.0": "(Hopper), which TensorRT-RTX does not support",
-    "10.0": "(Blackwell for data centres), which TensorRT-RTX does not support",
-    "10.3": "(Blackwell for data centres), which TensorRT-RTX does not support",
+    **dict.fromkeys(("10.0", "10.3"), "(Blackwell for data centres), which TensorRT-RTX does not support"),
 }
 """Compute capabilities for which TensorRT-RTX cannot compile hydrant's graphs, with the reason."""
 
