@@ -25,18 +25,14 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 Files = dict[str, bytes | Path]  # name in the repository → content, or the file that has it
 
 
-def repository_files(bundle: Bundle, repository: str | None, serving: bool = False) -> Files:
-    """All files of a bundle's repository ``USER/NAME``, every file checked; ``serving`` omits those to train with."""
+def repository_files(bundle: Bundle, repository: str | None) -> Files:
+    """All files of a bundle's repository ``USER/NAME``, every file checked."""
     check_all_graphs(bundle)
     own = whole_bundle(bundle)
     graphs = {kind: own[onnx_name(kind)] for kind in NAMES if onnx_name(kind) in own}
     if not graphs:
         raise BundleError(f"bundle {bundle.path} has no graph in FP32, FP16 or INT8; make one with `hydrant export`")
     files: Files = {f"{FOLDER}/{name}": path for name, path in own.items()}
-    if serving:
-        listed = {name: entry for name, entry in bundle.manifest["files"].items() if not _is_for_training(name)}
-        files = {f"{FOLDER}/{name}": own[name] for name in listed}
-        files[f"{FOLDER}/{MANIFEST}"] = to_json_bytes({**bundle.manifest, "files": listed})
     external: list[str] = []
     for kind, path in graphs.items():
         _check_logits(path, kind)
@@ -55,8 +51,15 @@ def repository_files(bundle: Bundle, repository: str | None, serving: bool = Fal
     return files
 
 
-def _is_for_training(name: str) -> bool:
-    return name == WEIGHTS or name.startswith("reports/")
+def serving_files(bundle: Bundle) -> Files:
+    """The files of a bundle that predict, each checked: without weights to train, reports and signature."""
+    check_all_graphs(bundle)
+    entries = bundle.manifest["files"].items()
+    listed = {name: entry for name, entry in entries if name != WEIGHTS and not name.startswith("reports/")}
+    return {
+        MANIFEST: to_json_bytes({**bundle.manifest, "files": listed}),
+        **{name: bundle.file(name) for name in listed},
+    }
 
 
 def _check_logits(graph: Path, precision: str) -> None:
