@@ -130,10 +130,8 @@ def _form(path: Path) -> GraphForm:
     from ..export.graph_form import GraphForm
 
     try:
-        facts: dict[str, Any] = {**graph_metadata(path)}
+        facts: dict[str, Any] = {name: graph_metadata(path)[f"hydrant.{name}"] for name in ("lowering", "attention")}
         members = any(output.name in MEMBER_OUTPUTS for output in graph_tensors(path)[1])
-        return GraphForm(
-            lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
-        )
+        return GraphForm(**facts, member_outputs=members)
     except (ValueError, KeyError) as error:
         raise BundleError(f"{path} is not a hydrant graph ({error}); export it again, then tune") from error

@@ -45,13 +45,12 @@ def _seconds_an_example(model: str | Path, architecture: Architecture, parts: Pa
     from ..fusion.ensemble import whole_model
     from ..models.checkpoint import load_model
     from ..runtime.backends.reference import TorchModule
-    from ..runtime.collect import visit
+    from ..runtime.collect import Sweep
 
     examples = parts.training.inputs[:SAMPLE]
     processor = parts.training.processor(architecture, lambda: resolve_processor(None, model, architecture))
     with TorchModule(whole_model(load_model(model))) as single:
         for _ in range(2):
             started = time.perf_counter()
-            for _ in visit(single, processor, architecture, examples):
-                pass
+            list(Sweep(single, processor, architecture, examples).batches())
     return (time.perf_counter() - started) / len(examples)
