@@ -90,8 +90,8 @@ def _remarks(report: MakeReport) -> list[str]:
     fitted = (report.stages["calibrate"]["fitted"] or {}).get("before", {}).get("accuracy")
     if None not in (fitted, accuracy) and fitted - accuracy > SUSPICIOUS:
         lines.append(
-            f"accuracy is {fitted:.3f} on the calibration data, but {accuracy:.3f} on the report's: was the model trained "
-            "on --validation, or are --data and --validation swapped?"
+            f"accuracy is {fitted:.3f} on the calibration data, but {accuracy:.3f} on the report's: was the model "
+            "trained on --validation, or are --data and --validation swapped?"
         )
     if evaluated["models"][0]["members"] == 1:
         lines.append(
