@@ -47,21 +47,22 @@ def attention_patterns(path: Path, architecture: Traced) -> tuple[int, dict[str,
         own = APPLIED.format(node.op_type, "scores") * (node.op_type not in FUSED)
         return min(reasons, key=len) or own or SEVERAL.format("scores") * several if reasons else None
 
-    def probabilities(name: str) -> str | None:
-        """The same for the values that weigh a product."""
-        several = SEVERAL.format("probabilities") * (len(readers.get(name, [])) > 1)
-        for node in readers.get(name, []):
-            if node.op_type == "MatMul" and node.input[0] == name:
-                return several
-            if node.op_type in LAYOUT | OTHERS and (reason := probabilities(node.output[0])) is not None:
-                return several or APPLIED.format(node.op_type, "probabilities") * (node.op_type in OTHERS) or reason
-        return None
-
     softmaxes = [node for node in graph.node if node.op_type == "Softmax"]
-    pairs = [(scores(node.input[0]), probabilities(node.output[0])) for node in softmaxes]
+    pairs = [(scores(node.input[0]), _probabilities(node.output[0], readers)) for node in softmaxes]
     reasons = [before or behind for before, behind in pairs if before is not None and behind is not None]
     if not any(NARROWEST <= block.head_width <= WIDEST for block in architecture.blocks):
         widths = ", ".join(map(str, sorted({block.head_width for block in architecture.blocks})))
         narrow = f"head width {widths}; fused kernels need {NARROWEST} to {WIDEST}"
         reasons = [reason or narrow for reason in reasons]
     return len(reasons), dict(Counter(filter(None, reasons)))
+
+
+def _probabilities(name: str, readers: dict[str, list[Any]]) -> str | None:
+    """The reason that probabilities have no fused kernel, empty if they may have one; ``None`` without a product."""
+    several = SEVERAL.format("probabilities") * (len(readers.get(name, [])) > 1)
+    for node in readers.get(name, []):
+        if node.op_type == "MatMul" and node.input[0] == name:
+            return several
+        if node.op_type in LAYOUT | OTHERS and (reason := _probabilities(node.output[0], readers)) is not None:
+            return several or APPLIED.format(node.op_type, "probabilities") * (node.op_type in OTHERS) or reason
+    return None

@@ -63,10 +63,9 @@ def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
-    rows = [
-        CheckedInput(to_json(each.input), each.tensors and _summaries(each.tensors), each.probabilities)
-        for each in check.inputs
-    ]
+    prepared = [each.tensors and _summaries(each.tensors) for each in check.inputs]
+    pairs = zip(check.inputs, prepared, strict=True)
+    rows = [CheckedInput(to_json(each.input), tensors, each.probabilities) for each, tensors in pairs]
     return msgspec.to_builtins(CheckFile(SCHEMA, rows))
 
 

@@ -266,11 +266,11 @@ def _verification(report: Verification | None) -> str | None:
 
 def inspect_text(facts: Mapping[str, Any]) -> str:
     """Format the facts of ``inspect_bundle``."""
+    parameters = "uncounted" if facts["parameters"] is None else f"{facts['parameters']:,}"
     lines = [
         f"bundle        {facts['path']}",
         *_shape_text(facts),
-        f"weights       {_count(facts['parameters'])} parameters; "
-        f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
+        f"weights       {parameters} parameters; separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
         *_traced_text(facts["traced"]),
         *_factors_text(facts["batch_ensemble"], facts["adapted"]),
@@ -360,7 +360,3 @@ def _cost(cost: Mapping[str, Any], layers: int) -> str:
         f"(Deep Ensemble {deep['flops'] / single['flops']:.2f}×); {parameters:.2f}× its parameters; "
         f"members {'differ from layer ' + str(cost['fork']) + ' on' if cost['fork'] < layers else 'are equal'}"
     )
-
-
-def _count(value: int | None) -> str:
-    return "uncounted" if value is None else f"{value:,}"

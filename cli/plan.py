@@ -140,10 +140,9 @@ def exploration_text(result: Exploration) -> str:
     tuned = result.rows[result.chosen].tuned
     after = "; its metrics are those after tuning: fuse it, then run `hydrant tune`" if tuned else ""
     reason = "detects OOD inputs best" if result.ood_examples else "has the lowest NLL"
-    return (
-        f"{shown}\nmeasured on {result.examples} examples; chosen: of the plans within {result.budget:g} × that "
-        f"preserve the {quality}, the one that {reason}; expect slightly worse metrics on other data{after}"
-    )
+    which = f"of the plans within {result.budget:g} × that preserve the {quality}, the one that {reason}"
+    text = f"chosen: {which}; expect slightly worse metrics on other data{after}"
+    return f"{shown}\nmeasured on {result.examples} examples; {text}"
 
 
 def _keep(text: str) -> Any:
@@ -238,10 +237,9 @@ def margin_text(facts: Mapping[str, Any]) -> str:
     name, words, unit, form = "accuracy", "accuracy", " points", ".3f"
     if "rmse" in first:
         name, words, unit, form = "rmse", "RMSE", " %", ".4g"
-    text = (
-        f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
-        f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
-    )
+    single = f"single model {first[f'single_{name}']:{form}}"
+    text = f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, {single}"
+    text += f" (a loss of at most {facts['limit']:g}{unit} is allowed)"
     if len(facts["attempts"]) == 1:
         return text
     return f"{text}; the requested plan had {first[name]:{form}} and was replaced"

@@ -64,9 +64,7 @@ def current(arguments: Sequence[str]) -> list[str]:
         for place, former in PYTHON_ONLY.get(command, {}).items():
             if flag in former:
                 name = OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
-                how = (
-                    f'{place} FILE, a JSON object with "{name}"' if "." not in place else f"{place}({name}=…) in Python"
-                )
+                how = f"{place}({name}=…) in Python" if "." in place else f'{place} FILE, a JSON object with "{name}"'
                 raise InputError(f"hydrant {command} no longer has {flag}; use {how}")
         if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
             value = value if equals else next(words, "")

@@ -58,7 +58,7 @@ def fewest_float_parts(
         if count and not order:  # measured only if needed
             both = lowered((), {part: place for place, part in enumerate(parts)})
             order = most_sensitive(both, parts, batches, progress)
-        model = lowered(order[:count])
+        model = lowered(order[:count], {})
         gates = judge(model)
         if all(gate.passed for gate in gates):
             return model, order[:count], gates

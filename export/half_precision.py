@@ -23,6 +23,7 @@ FLOAT_OPERATORS = {
 }
 """Operators in float32: sums of many terms, functions that amplify rounding, those without a half-precision form."""
 
+NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
 LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
 MASKING = {"Where", "Add", "Sub", "Mul"}  # operators that hide positions from a softmax
 MASK = 1e6  # their constants beyond it become ±LEAST, whose exponential is 0 and whose sums stay finite
@@ -43,10 +44,11 @@ class Rank(IntEnum):
 
 
 def parsed(model: onnx.ModelProto) -> ir.Model:
-    """The graph with the type of every value, and without Constant operators."""
+    """The graph with the type of every value, limited masks, and without Constant operators."""
     inner = ir.from_proto(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(inner)
     common.ShapeInferencePass()(inner)
+    _limit_masks(inner.graph)
     return inner
 
 
@@ -90,7 +92,6 @@ def _is_matrix(value: ir.Value) -> bool:
 def to_half(model: onnx.ModelProto, precision: str, islands: Collection[str]) -> onnx.ModelProto:
     """The graph in half precision; inputs, outputs, and ``islands`` (by value) stay float32."""
     inner = parsed(model)
-    limit_masks(inner.graph)
     conversion = _Conversion(inner.graph, ranks_of(inner.graph, islands), KINDS[precision])
     for node in list(inner.graph):
         conversion.convert(node)
@@ -169,7 +170,7 @@ class _Conversion:
                     form.name = f"{self.names[value]}{HALF * half}"
 
 
-def limit_masks(graph: ir.Graph) -> None:
+def _limit_masks(graph: ir.Graph) -> None:
     """Replace finite numbers beyond ``MASK`` by ±``LEAST`` where they hide positions from a softmax."""
     for value in [value for value in graph.initializers.values() if is_float(value)]:
         assert value.const_value is not None

@@ -29,6 +29,7 @@ LEAST_CHECKED = 32  # inputs for meaningful gates
 BATCH = 8  # inputs padded together
 MODULE = re.compile(r"m\d+\.member\.(.*\.\d+\.\w+|.*)\.")
 
+Places = Mapping[str, int]  # places of parts
 Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
 
 
@@ -75,11 +76,7 @@ def calibrate(model: onnx.ModelProto, linear: Sequence[onnx.NodeProto], batches:
 
 
 def quantise(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    seen: Seen,
-    leave: Collection[str],
-    places: Mapping[str, int] = {},
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str], places: Places
 ) -> onnx.ModelProto:
     """Model with its products in INT8, except parts named in ``leave``; with ``places`` of parts, each has a switch."""
     chosen = [node for node in nodes if part_of(node) not in leave]

@@ -313,15 +313,15 @@ def _layer_norms() -> list[Any]:
     def stored(value: Any) -> bool:
         return bool(value.is_initializer()) and value.shape.rank() == 1 and value.shape[0] != 1
 
-    class Scaled(LayerNormFusion):  # type: ignore[misc]
-        def check(self, context: Any, x: Any, epsilon: Any, scale: Any, **_: Any) -> Any:
-            return stored(scale) and super().check(context, x, epsilon)
+    class Scaled(LayerNormFusion):
+        def check(self, *args: Any, scale: Any, **others: Any) -> Any:  # type: ignore[override]
+            return stored(scale) and super().check(*args, **others)
 
-    class Biased(LayerNormBiasFusion):  # type: ignore[misc]
-        def check(self, context: Any, bias: Any, **_: Any) -> bool:
+    class Biased(LayerNormBiasFusion):
+        def check(self, *_: Any, bias: Any, **__: Any) -> Any:
             return stored(bias)
 
-    return [Scaled.rule(), Biased.rule()]
+    return [each.rule() for each in (Scaled, Biased)]  # type: ignore[no-untyped-call]
 
 
 def _divide_queries(graph: Any) -> None:

@@ -13,25 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 from ..progress import Progress
 from .float_search import choice, fewest_float_parts, judge_against
 from .graph_probes import Batch, constant, largest_magnitudes
-from .half_precision import (
-    FLOAT_OPERATORS,
-    HALF,
-    KINDS,
-    LAYOUT,
-    PRODUCTS,
-    Rank,
-    limit_masks,
-    named,
-    parsed,
-    ranks_of,
-    to_half,
-)
+from .half_precision import HALF, KINDS, LAYOUT, NORMS, PRODUCTS, Rank, named, parsed, ranks_of, to_half
 from .islands import BF16_SUM, LARGEST, Islands, too_large
 from .onnx_file import open_graph
 from .quantize import module_of
 
 Ranks = Mapping[Any, Rank]  # of computed values
-NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
 SENSITIVE = "rounding in this module disturbs the outputs most"
 
 
@@ -49,7 +36,6 @@ def half_graph(
     Values near the limits of the type are float32; if the gates fail, the most sensitive modules are, too.
     """
     graph = parsed(network).graph
-    limit_masks(graph)
     ranks, head = ranks_of(graph), head_values(graph, logits)
     if precision == "fp16":
         largest = measure(network, ranks, progress(batches, len(batches), "measuring activations"))
@@ -64,7 +50,7 @@ def half_graph(
         more = {name: f"{SENSITIVE}: {modules[name]}" for name in halves if modules[name] in left}
         return more | reasons
 
-    def lowered(left: Collection[str], places: Mapping[str, int] = {}) -> onnx.ModelProto:
+    def lowered(left: Collection[str], places: Mapping[str, int]) -> onnx.ModelProto:
         model = finished(to_half(network, precision, {*islands(left), *head}))
         switches = {f"{name}{HALF}": places[module] for name, module in modules.items() if module in places}
         return emulated(model, precision, switches, network.graph.initializer) if places else model
@@ -175,10 +161,7 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def emulated(
-    model: onnx.ModelProto,
-    precision: str,
-    places: Mapping[str, int] = {},
-    weights: Iterable[onnx.TensorProto] = (),
+    model: onnx.ModelProto, precision: str, places: Mapping[str, int] = {}, weights: Iterable[onnx.TensorProto] = ()
 ) -> onnx.ModelProto:
     """A half-precision graph in float32 with the same rounding: ONNX Runtime's CPU computes some kernels in float32.
 

@@ -184,10 +184,9 @@ def _warn_of_alike(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
     remedy = "use different checkpoints, adapters or heads"
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
         remedy = "run `hydrant tune --batch-ensemble`, or use a plan with different heads"
-    own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
-    _warn_of_same(
-        ensemble.members, lambda one, other: all(torch.equal(tensor[one], tensor[other]) for tensor in own), remedy
-    )
+    count = ensemble.members
+    own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == count]
+    _warn_of_same(count, lambda one, other: all(torch.equal(each[one], each[other]) for each in own), remedy)
     return ensemble
 
 

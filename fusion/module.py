@@ -212,11 +212,9 @@ class FusedLayer(nn.Module):
         return x if self.pre_norm else self.mlp_norm(x)
 
     def _mlp(self, x: Tensor) -> Tensor:
-        hidden = self.mlp["up"](x)
-        if self.gated:
-            inner, gate = hidden.chunk(2, dim=-1)
-            return self.mlp["down"](self.activation(inner) * gate)
-        return self.mlp["down"](self.activation(hidden))
+        inner, *gate = self.mlp["up"](x).chunk(2 if self.gated else 1, dim=-1)
+        hidden = self.activation(inner)
+        return self.mlp["down"](hidden * gate[0] if self.gated else hidden)
 
 
 class TextEmbeddings(nn.Module):

@@ -41,10 +41,9 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
     for name, its in prepared.items():
         if difference := first_difference(prepared[first], its):
             place, one, other = difference
-            raise InputError(
-                f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
-                f"{cut(other, 60)} in the second; tune them alike, or save the right processor into both"
-            )
+            values = f"{place} is {cut(one, 60)} in the first and {cut(other, 60)} in the second"
+            wrong = f"{first} and {name} prepare their inputs differently: {values}"
+            raise InputError(f"{wrong}; tune them alike, or save the right processor into both")
     return stored.get(first)
 
 
@@ -153,10 +152,9 @@ def _check_tensors(item: Any, prepared: Mapping[str, np.ndarray], expected: Mapp
             shown = f"{cut(one.tolist())} and {cut(other.tolist())}"
             if one.shape == other.shape and one.dtype.kind == "f":
                 shown = f"by up to {np.abs(one - other).max():.1e}"
-            raise UnsupportedModelError(
-                f"hydrant and transformers prepare {_description(item)} differently: {name} differs, {shown}; nothing "
-                "was written. Omit the processor (--no-processor), or save it again with transformers 5"
-            )
+            wrong = f"hydrant and transformers prepare {_description(item)} differently: {name} differs, {shown}"
+            fix = "Omit the processor (--no-processor), or save it again with transformers 5"
+            raise UnsupportedModelError(f"{wrong}; nothing was written. {fix}")
 
 
 def _logits(ready: Processor, prepared: Mapping[int, Any], run: Run, size: int) -> dict[int, np.ndarray]:

@@ -31,10 +31,8 @@ def command_lines(
     counts = {count for row in plan.head_counts() for count in row[plan.fork :]}
     keep = {"--keep": counts.pop()} if len(counts) == 1 and "budget" not in planned else {}
     traced = [] if bundle.any_architecture().is_declared else ["--traced"]
-    lines = [
-        _line("plan", [source, *traced], {**heads, **keep, **fork, **seed, "-o": "plan.json"}),
-        _line("fuse", [source, *traced], {"--plan": "plan.json", "-o": "out/"}),
-    ]
+    lines = [_line("plan", [source, *traced], {**heads, **keep, **fork, **seed, "-o": "plan.json"})]
+    lines.append(_line("fuse", [source, *traced], {"--plan": "plan.json", "-o": "out/"}))
     if isinstance(tuned, Mapping):
         lines.append(_line("tune", ["out/"], {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}))
     if fitted:

@@ -12,7 +12,7 @@ from ..bundle.staging import fill, staged_folder, telling
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, require
 from ..version import __version__
-from .repository_files import Files, repository_files
+from .repository_files import Files, repository_files, serving_files
 
 OWNED = (f"{FOLDER}/", f"{GRAPHS}/")  # folders of a repository in which `push` removes outdated files
 MARKER = f"{FOLDER}/{MANIFEST}"  # file of an earlier output
@@ -41,8 +41,8 @@ def push(
         private: create a private repository.
         revision: branch to push to; created if it does not exist (default: main).
         token: access token of the Hub (default: HF_TOKEN, or that of ``hf auth login``).
-        serving: omit the weights to train and the reports: the copy in ``hydrant/`` only predicts. It has
-            no signature: sign it again.
+        serving: write into the folder a bundle that only predicts: without the weights to train, reports and
+            signature. Sign it again.
         force: replace an existing folder.
 
     Returns:
@@ -55,6 +55,8 @@ def push(
     """
     if (repository is None) == (to is None):
         raise InputError("expected either a repository, as USER/NAME, or a folder with --to (to=…)")
+    if serving and to is None:
+        raise InputError("serving writes into a folder; name it with --to (to=…)")
     if to is not None and (private or revision is not None):
         raise InputError("private and revision are for a repository on the Hub; omit them with --to")
     if repository is not None and not REPOSITORY.fullmatch(repository):
@@ -65,14 +67,14 @@ def push(
             raise InputError(f"{to} is a git repository; choose another folder, or push to the Hub")
         if Path(to).resolve().is_relative_to(opened.path.resolve()):
             raise InputError(f"{to} is inside the bundle; choose another folder")
-        with staged_folder(Path(to), MARKER, force) as stage, opened.kept() as locked:
-            files = repository_files(locked, None, serving)
+        with staged_folder(Path(to), MANIFEST if serving else MARKER, force) as stage, opened.kept() as locked:
+            files = serving_files(locked) if serving else repository_files(locked, None)
             with telling(f"cannot write into {stage}"):
                 fill(stage, files)
         return str(to)
     assert repository is not None
     before = opened.state()
-    address = _commit(repository, repository_files(resolve(opened), repository, serving), private, revision, token)
+    address = _commit(repository, repository_files(resolve(opened), repository), private, revision, token)
     if opened.state() != before:  # an upload may take long, and locks nothing
         raise InputError(f"bundle {opened.path} was changed by another process during the upload; push it again")
     return address

@@ -117,10 +117,8 @@ def _fit(model: Any, name: str, class_name: str) -> None:
 
 
 def _with_adapter(name: str, said: str = "") -> InputError:
-    return InputError(
-        f"checkpoint {name} holds an adapter beside its weights{said}; expected weights alone: give the adapter's "
-        "folder with --adapter (adapters=[…]), and another without adapter_config.json"
-    )
+    fix = "give the adapter's folder with --adapter (adapters=[…]), and another without adapter_config.json"
+    return InputError(f"checkpoint {name} holds an adapter beside its weights{said}; expected weights alone: {fix}")
 
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")

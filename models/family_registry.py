@@ -150,10 +150,9 @@ def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
         raise InputError(f"{wrong}; expected float32, float16 or bfloat16: give the model before it was quantised")
     plain = tuple(size for size in tensor.shape if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
-        raise InputError(
-            f"weight {source} has shape {list(tensor.shape)}, and the configuration asks for {list(expected)}; correct "
-            "it (num_labels and id2label, vocab_size, image_size), or load the checkpoint again"
-        )
+        wrong = f"weight {source} has shape {list(tensor.shape)}, and the configuration asks for {list(expected)}"
+        fix = "correct it (num_labels and id2label, vocab_size, image_size), or load the checkpoint again"
+        raise InputError(f"{wrong}; {fix}")
 
 
 def _stored_shapes(layout: Layout, architecture: Architecture) -> dict[str, Shape]:

@@ -201,10 +201,9 @@ def _update(
     out, inner = shapes[f"{module}.weight"]
     sizes = [list(pair["A"].shape), list(pair["B"].shape)]
     if rank != int(rank) or sizes != [[int(rank), inner], [out, int(rank)]]:
-        raise InputError(
-            f"adapter {folder}: {module} has lora_A {sizes[0]} and lora_B {sizes[1]}; for rank {rank:g} and this base "
-            f"model expected [{rank:g}, {inner}] and [{out}, {rank:g}]"
-        )
+        wrong = f"adapter {folder}: {module} has lora_A {sizes[0]} and lora_B {sizes[1]}"
+        expected = f"[{rank:g}, {inner}] and [{out}, {rank:g}]"
+        raise InputError(f"{wrong}; for rank {rank:g} and this base model expected {expected}")
     alpha = _number(config.lora_alpha, config.alpha_pattern, "alpha_pattern", module, folder)
     return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.use_rslora else rank))
 
@@ -220,10 +219,9 @@ def _number(value: float, patterns: Mapping[str, float] | None, name: str, modul
     choices = [len(CHOICE.findall(key)) for key in patterns]
     slow = max(choices, default=0) > 3 or any(map(REPEATED_GROUP.search, patterns))
     if slow or len(patterns) > 1000 or sum(map(bool, choices)) > 20:
-        raise InputError(
-            f"adapter {folder} has {len(patterns)} entries in {name}, which may be too slow to match; expected at "
-            "most 1000 names of modules, 20 of them with up to 3 of *, +, ?, { and |, none of these behind a group"
-        )
+        wrong = f"adapter {folder} has {len(patterns)} entries in {name}, which may be too slow to match"
+        most = "1000 names of modules, 20 of them with up to 3 of *, +, ?, { and |, none of these behind a group"
+        raise InputError(f"{wrong}; expected at most {most}")
     try:
         return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
     except (re.error, OverflowError, RecursionError) as error:

@@ -118,10 +118,9 @@ def unread(name: str, folder: Path, reason: str) -> InputError:
     if any(folder.glob("model*.safetensors*")):
         return InputError(f"cannot load the weights of {name}: {reason}; download or save the checkpoint again")
     if not Path(name).is_dir():
-        return InputError(
-            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; for other "
-            f"weights give the folder that `hf download {name} --local-dir FOLDER` makes"
-        )
+        wrong = f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors"
+        other = f"for other weights give the folder that `hf download {name} --local-dir FOLDER` makes"
+        return InputError(f"{wrong}; {other}")
     problem = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
         command = shlex.join(["python", "-c", CONVERT, name])

@@ -34,6 +34,12 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Task → its output, and the values of ``function_to_apply`` that it supports."""
 
+ENCODING = {
+    "truncation": (None, True, "longest_first"),  # long texts are always truncated
+    "padding": (None, True, False, "longest", "max_length", "do_not_pad"),  # no value changes an answer
+}
+"""Values of the options of tokenizers."""
+
 TASK_NAMES = {
     **{name: name for name in ("text-classification", "image-classification", "audio-classification")},
     **dict.fromkeys(("token-classification", "ner"), "token-classification"),
@@ -84,9 +90,7 @@ def pipeline(
     """
     opened = bundle if model is None else model
     if opened is None or (model is None and str(bundle) in TASK_NAMES and not Path(str(bundle)).exists()):
-        raise InputError(
-            "no bundle is given; expected pipeline('out/'), or pipeline('text-classification', model='out/')"
-        )
+        raise InputError("no bundle is named; use pipeline('out/') or pipeline('text-classification', model='out/')")
     predictor = load(opened, backend, threads=threads, precision=precision, trust=trust, revision=revision)
     encoding = truncation, padding, max_length
     try:
@@ -94,7 +98,7 @@ def pipeline(
         if model is not None and bundle is not None and TASK_NAMES.get(str(bundle), bundle) != task:
             raise InputError(f"the task is {cut(bundle)}, but this bundle is for {task}; pass {task!r}")
         if predictor.task == "tokens":
-            if top_k != DEFAULT_TOP_K or function_to_apply is not None or encoding != (None, None, None):
+            if top_k != DEFAULT_TOP_K or (function_to_apply, *encoding) != (None,) * 4:
                 options = "top_k, function_to_apply, truncation, padding and max_length"
                 raise InputError(f"{options} are not for token classification; omit them")
             return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
@@ -145,8 +149,8 @@ class Pipeline(_Pipeline):
 
     Every answer also has the uncertainties and decisions of ``Prediction`` that the bundle supports:
     ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``, ``energy``, ``distance``,
-    ``abstain``, ``out_of_distribution`` and ``prediction_set``; for regression ``score_variance``, ``interval_low``
-    and ``interval_high``. Thread-safe.
+    ``length_deviation``, ``abstain``, ``out_of_distribution`` and ``prediction_set``; for regression ``score_variance``,
+    ``interval_low`` and ``interval_high``. Thread-safe.
 
     Args:
         predictor: predictor to use; closed with the pipeline.
@@ -235,17 +239,9 @@ class Pipeline(_Pipeline):
 
     def _longest(self, truncation: Any, padding: Any, max_length: int | None) -> int | None:
         """Check the options of tokenizers, and return the largest number of tokens; ``None`` for that of the model."""
-        allowed = {
-            "truncation": (truncation, (None, True, "longest_first"), "long texts are always truncated"),
-            "padding": (
-                padding,
-                (None, True, False, "longest", "max_length", "do_not_pad"),
-                "no value changes answers",
-            ),
-        }
-        for name, (option, values, reason) in allowed.items():
-            if option not in values:
-                raise InputError(f"{name} is {cut(option)}; expected one of {listing(values)}: {reason}")
+        for name, option in {"truncation": truncation, "padding": padding}.items():
+            if option not in ENCODING[name]:
+                raise InputError(f"{name} is {cut(option)}; expected one of {listing(ENCODING[name])}")
         if max_length is not None and not (is_whole(max_length, 1) and self.predictor.modality == "text"):
             raise InputError(f"max_length is {cut(max_length)}; expected a number of tokens, for a model of texts")
         return max_length

@@ -1,7 +1,5 @@
 """Calibrating bundles: files, graphs and backends agree afterwards, or nothing has changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -138,13 +136,9 @@ def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str,
 @pytest.mark.parametrize("score", ["confidence", "mutual_information", "energy"])
 def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(
-        bundle,
-        data["val"],
-        data["ood"],
-        abstain=Coverage(0.7, score),
-        flags=FalseAlarm(0.3, score),
+        bundle, data["val"], data["ood"], abstain=Coverage(0.7, score), flags=FalseAlarm(0.3, score),
         sets=Conformal(0.3, "aps"),
-    )
+    )  # fmt: skip
     texts = list(read_examples(data["val"], None).inputs)  # the thresholds' own examples
     with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
         expected, got = reference.predict(texts), graph.predict(texts)
@@ -158,15 +152,12 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
     assert got.prediction_set.shape == (120, 5)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"data": (["hello"], ["a"])}, r"coverage of 0\.95"),
-        ({"flags": FalseAlarm(score="distance")}, "score distance"),
-        ({"taps": "last"}, "taps is 'last'"),
-        ({"abstain": Risk(0.001)}, "risk at 0.001"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"data": (["hello"], ["a"])}, r"coverage of 0\.95"),
+    ({"flags": FalseAlarm(score="distance")}, "score distance"),
+    ({"taps": "last"}, "taps is 'last'"),
+    ({"abstain": Risk(0.001)}, "risk at 0.001"),
+])  # fmt: skip
 def test_refusals_change_nothing(options: dict[str, Any], words: str, bundle: Path, data: dict[str, Path]) -> None:
     before = state(bundle)
     with pytest.raises(HydrantError, match=words):
@@ -174,16 +165,13 @@ def test_refusals_change_nothing(options: dict[str, Any], words: str, bundle: Pa
     assert state(bundle) == before
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"schema": 2}, "schema"),
-        ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "luck"),
-        ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "NaN"),
-        ({"thresholds": {"ood": {"score": "confidence", "side": "above", "value": 1}}}, "above|side"),
-        ({"temperature": 0}, "temperature"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"schema": 2}, "schema"),
+    ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "luck"),
+    ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "NaN"),
+    ({"thresholds": {"ood": {"score": "confidence", "side": "above", "value": 1}}}, "above|side"),
+    ({"temperature": 0}, "temperature"),
+])  # fmt: skip
 def test_malformed_calibrations_are_refused(change: dict[str, Any], words: str, bundle: Path) -> None:
     content = json.loads((bundle / "calibration.json").read_text()) | change
     Bundle.open(bundle).add({"calibration.json": json.dumps(content).encode()})
@@ -192,13 +180,10 @@ def test_malformed_calibrations_are_refused(change: dict[str, Any], words: str, 
             load(bundle, backend)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--coverage", "2"], "argument --coverage: '2' is not a number above 0 and below 1"),
-        (["--ood", "DATA"], "val.csv is given both as data and as ood"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--coverage", "2"], "argument --coverage: '2' is not a number above 0 and below 1"),
+    (["--ood", "DATA"], "val.csv is given both as data and as ood"),
+])  # fmt: skip
 def test_command_line_refusals(options: list[str], words: str, bundle: Path, data: dict[str, Path]) -> None:
     done = run_cli("calibrate", bundle, "--data", data["val"], *(data["val"] if o == "DATA" else o for o in options))
     assert done.returncode == 2

@@ -1,7 +1,5 @@
 """Distance in feature space: fitted against scikit-learn, equal on every backend, independent of the batch."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -123,12 +121,9 @@ def in_subspace(features: np.ndarray, labels: np.ndarray, inputs: np.ndarray, su
 
 @settings(max_examples=30, deadline=None)
 @given(
-    width=st.integers(2, 12),
-    classes=st.integers(1, 6),
-    share=st.floats(0, 1),
-    tap=st.sampled_from(["layers.0.mean", "last.0"]),
-    seed=st.integers(0, 2**16),
-)
+    width=st.integers(2, 12), classes=st.integers(1, 6), share=st.floats(0, 1),
+    tap=st.sampled_from(["layers.0.mean", "last.0"]), seed=st.integers(0, 2**16),
+)  # fmt: skip
 def test_a_lower_rank_keeps_separating_directions(width: int, classes: int, share: float, tap: str, seed: int) -> None:
     """Against SciPy's generalised eigenvectors and scikit-learn's covariance, in float64."""
     rng = np.random.default_rng(seed)

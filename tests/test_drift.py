@@ -1,7 +1,5 @@
 """Drift: the statistics against independent ones, false alarms and power on simulated streams, and logs of a bundle."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json
@@ -321,19 +319,16 @@ def test_the_command_reports_changes_with_status_one(bundle: Path, logs: dict[st
     assert "\nALARM  abstention rate " in text.stdout
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        (["", "{"], "LOG: line 2 "),
-        (['{"error": "no"}'], "no predictions"),
-        ([], "LOG is empty"),
-        (['{"why": ["abstain"], "abstain": true}'], "all predictions"),
-        (['{"abstain": true}', '{"label": "a"}'], "row 2 of LOG has no abstain"),
-        (['{"energy": -1.0}', '{"energy": NaN}'], "energy 'nan'"),
-        (['{"energy": -1.0}', '{"spans": [{"label": "PER"}]}'], "row 2 of LOG has spans"),
-        (['{"error": "no text"}', '{"label": "x", "abstain": true}'], "row 2 of LOG has the label 'x'"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "words"), [
+    (["", "{"], "LOG: line 2 "),
+    (['{"error": "no"}'], "no predictions"),
+    ([], "LOG is empty"),
+    (['{"why": ["abstain"], "abstain": true}'], "all predictions"),
+    (['{"abstain": true}', '{"label": "a"}'], "row 2 of LOG has no abstain"),
+    (['{"energy": -1.0}', '{"energy": NaN}'], "energy 'nan'"),
+    (['{"energy": -1.0}', '{"spans": [{"label": "PER"}]}'], "row 2 of LOG has spans"),
+    (['{"error": "no text"}', '{"label": "x", "abstain": true}'], "row 2 of LOG has the label 'x'"),
+])  # fmt: skip
 def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], words: str, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(lines))
@@ -342,15 +337,12 @@ def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], words: str, tm
     assert words.replace("LOG", str(path)) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"rates": {"other": {"count": 1, "n": 2}}}, "other"),
-        ({"rates": {"abstain": {"count": 3, "n": 2}}}, "3 in 2"),
-        ({"histograms": {"energy": {"edges": [2, 1], "counts": [1, 1, 1]}}}, "ascend"),
-        ({"histograms": {"energy": {"edges": [1], "counts": [1]}}}, "one count more"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"rates": {"other": {"count": 1, "n": 2}}}, "other"),
+    ({"rates": {"abstain": {"count": 3, "n": 2}}}, "3 in 2"),
+    ({"histograms": {"energy": {"edges": [2, 1], "counts": [1, 1, 1]}}}, "ascend"),
+    ({"histograms": {"energy": {"edges": [1], "counts": [1]}}}, "one count more"),
+])  # fmt: skip
 def test_references_that_are_malformed(bundle: Path, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
     facts = copy.calibration()

@@ -19,13 +19,15 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": "__init__ bootstrap class_metrics gates uncertainty labels rates scores spans timing",
     },
-    {"tasks": "task classification multi_label regression token_classification __init__"},
+    {
+        "tasks": "task classification multi_label regression token_classification __init__",
+    },
     {
         "bundle": """
             __init__ architecture strict_json manifest staging head_plan hub_download traced store
             calibration density_file data_overlap graphs original_check progress_checkpoint reports
             signature weights
-        """
+        """,
     },
     {
         "engines": "__init__ gpu metadata",
@@ -39,10 +41,10 @@ FLOORS: list[dict[str, str]] = [
     {
         "build": "builder_options attention_patterns compiler engine_build __init__",
         "export": """
-            graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file graph_probes islands float_search quantize rewrites wordpiece tokenizer_graph
-            tokenizer_onnx graph_form dead_rows masked_writes traced_graph half_precision traced_islands traced_products
-            exporter graph_export __init__ random_model
+            graph context fused_blocks layers distance_head onnx_file graph_probes grouped_lowering
+            task_heads unrolled_lowering lowering islands float_search quantize rewrites wordpiece
+            tokenizer_graph tokenizer_onnx graph_form dead_rows masked_writes traced_graph half_precision
+            traced_islands traced_products exporter graph_export __init__ random_model
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
     },
@@ -53,9 +55,9 @@ FLOORS: list[dict[str, str]] = [
             backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
             backends.tensorrt.__init__ backends.tensorrt.profiles backends.tensorrt.choose
             backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect offline.scoring
-            offline.row_files offline.chunks offline.shard_parts offline.__init__ offline.input_stream
+            offline.chunks offline.row_files offline.shard_parts offline.__init__ offline.input_stream
             offline.offline_run offline.ray_cluster offline.ray_engine prediction_counts
-        """
+        """,
     },
     {
         "calib": """
@@ -75,14 +77,14 @@ FLOORS: list[dict[str, str]] = [
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
-            serve_settings middleware oip service predict_routes grpc_front metrics rest page openapi
-            worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models triton.triton_forms
-            triton.repository triton.__init__ workers
+            serve_settings middleware oip service predict_routes grpc_front metrics rest openapi page
+            worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models
+            triton.triton_forms triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
     {
-        "hub": "__init__ card_commands card_examples card_text card plain_config repository_files upload",
+        "hub": "__init__ card_commands card_examples card_text card repository_files upload",
         "workflow": """
             quality explore data_splits recipe stage_summaries time_estimate workspace make_bundle
             __init__ digits_data digits_demo picture

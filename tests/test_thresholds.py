@@ -1,7 +1,5 @@
 """Calibration for every task: against searches and second implementations, and its guarantees."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -254,15 +252,12 @@ def test_stored_measurements_match_the_thresholds() -> None:
     assert re.search(r"\b1600\b.*\b400\b", lines["ranges"]), "four times the examples halve the ranges"
 
 
-@pytest.mark.parametrize(
-    ("task", "targets", "name"),
-    [
-        ("classification", Targets(confidence=0.9), "confidence"),
-        ("score", Targets(abstain=Risk(0.1)), "risk"),
-        ("tokens", Targets(sets=Conformal(0.1)), "sets"),
-        ("tokens", Targets(label_false_alarm=0.1), "label_false_alarm"),
-    ],
-)
+@pytest.mark.parametrize(("task", "targets", "name"), [
+    ("classification", Targets(confidence=0.9), "confidence"),
+    ("score", Targets(abstain=Risk(0.1)), "risk"),
+    ("tokens", Targets(sets=Conformal(0.1)), "sets"),
+    ("tokens", Targets(label_false_alarm=0.1), "label_false_alarm"),
+])  # fmt: skip
 def test_targets_of_other_tasks_are_refused(task: Any, targets: Targets, name: str) -> None:
     with pytest.raises(InputError, match=name):
         FITS[task].check(task, targets)

@@ -1,7 +1,5 @@
 """Traced models in TensorRT-RTX, compiled without a GPU, and in the other runtimes beside ONNX Runtime."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -34,12 +32,9 @@ TEXTS = ["hello world", "Transfer 100 EUR to Zoe, please!", "money " * 60]
 NARROW = "head width 8; fused kernels need 12 to 256"
 
 ENGINES = {
-    "deberta-v3-wide": ("fp16", 2, 2, {}),
-    "gpt2": ("fp16", 3, 0, {NARROW: 3}),
-    "qwen3": ("bf16", 3, 3, {}),
-    "swin-wide": ("fp16", 3, 3, {}),
-    "wav2vec2": ("fp16", 2, 0, {NARROW: 2}),
-}
+    "deberta-v3-wide": ("fp16", 2, 2, {}), "gpt2": ("fp16", 3, 0, {NARROW: 3}), "qwen3": ("bf16", 3, 3, {}),
+    "swin-wide": ("fp16", 3, 3, {}), "wav2vec2": ("fp16", 2, 0, {NARROW: 2}),
+}  # fmt: skip
 """Precision, attention blocks (shared ones once), fused ones, and those without a fused kernel by reason."""
 
 
@@ -56,16 +51,13 @@ def test_attention_of_usual_form_is_fused(name: str, tmp_path: Path) -> None:
     assert f"{fused} of {blocks} attention blocks fused" in run_cli("inspect", out).stdout
 
 
-@pytest.mark.parametrize(
-    ("scores", "weights", "reason"),
-    [
-        ("b = MatMul(q, e) c = Add(a, b) d = Mul(c, x)", "w = Identity(p)", ""),
-        ("d = Where(mask, a, x)", "w = Identity(p)", ""),
-        ("d = Tanh(a)", "w = Identity(p)", "Tanh is applied to the scores"),
-        ("m = ReduceMax(a) d = Sub(a, m)", "w = Identity(p)", "several operators read the scores"),
-        ("d = Identity(a)", "w = Where(mask, p, x)", "Where is applied to the probabilities"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "weights", "reason"), [
+    ("b = MatMul(q, e) c = Add(a, b) d = Mul(c, x)", "w = Identity(p)", ""),
+    ("d = Where(mask, a, x)", "w = Identity(p)", ""),
+    ("d = Tanh(a)", "w = Identity(p)", "Tanh is applied to the scores"),
+    ("m = ReduceMax(a) d = Sub(a, m)", "w = Identity(p)", "several operators read the scores"),
+    ("d = Identity(a)", "w = Where(mask, p, x)", "Where is applied to the probabilities"),
+])  # fmt: skip
 def test_attention_without_a_fused_kernel_has_a_reason(scores: str, weights: str, reason: str, tmp_path: Path) -> None:
     steps = f"a = MatMul(q, k) {scores} p = Softmax(d) {weights} y = MatMul(w, v)"
     inputs = "float[B,4,T,16] q, float[B,4,16,T] k, float[B,4,T,16] v, bool[T,T] mask"

@@ -1,7 +1,5 @@
 """Traced models in FP16, BF16 and INT8: gates, float32 islands, independence of batch mates, and the verbs after it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calib.decisions.temperature import averaged_nll, fit_temperature
+from ..calib.decisions.temperature import averaged_nll, likeliest_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
 from ..data.label_encoding import are_tags, labelled
@@ -228,7 +228,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         return _regression(outputs, labels, module.architecture.score_activation)
     if outputs.shape[-1] == 1:
         outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=-1)  # not relevant, relevant
-    temperature = fit_temperature(outputs, labels)
+    temperature = likeliest_temperature(outputs, labels)
     probabilities = summarise(outputs, temperature)["probabilities"]
     nll, ece = averaged_nll(outputs, labels, temperature), expected_calibration_error(probabilities, labels)
     return {"nll": nll, "accuracy": accuracy(probabilities, labels), "ece": ece, "temperature": temperature}
@@ -237,7 +237,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the NLL of an example's labels [N, C], the share without an error, and ECE, from logits [N, M, C]."""
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
-    temperature = fit_temperature(pairs, labels.reshape(-1).astype(np.int64))
+    temperature = likeliest_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
     nll, ece = (float(of(probabilities, labels).mean()) for of in (joint_losses, label_errors))
     right = ((probabilities > 0.5) == labels).all(axis=1)

@@ -18,11 +18,9 @@ GRADIENT_NORM = 1.0  # maximum over all gradients together
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
     """AdamW over all tuned weights; biases, LayerNorms and factors do not decay."""
     named = tuned_parameters(module)
-    groups = [
-        {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
-        {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    kinds = ((True, settings.how.weight_decay), (False, 0.0))
+    sorts = [([tensor for name, tensor in named if decays(name) is kind], decay) for kind, decay in kinds]
+    groups = [{"params": tensors, "weight_decay": decay} for tensors, decay in sorts if tensors]
     return torch.optim.AdamW(groups, lr=settings.how.learning_rate, fused=device.type in ("cpu", "cuda"))
 
 

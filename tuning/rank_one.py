@@ -61,10 +61,9 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     if ensemble.members < 2:
         raise InputError("the bundle has one member; expected several: `hydrant fuse MODEL --members 3`, or a plan")
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
-        raise InputError(
-            "the members come from several checkpoints, adapters or an earlier BatchEnsemble; expected members of "
-            "one checkpoint: fuse with `hydrant fuse MODEL --members 3` or a plan"
-        )
+        wrong = "the members come from several checkpoints, adapters or an earlier BatchEnsemble"
+        fix = "fuse with `hydrant fuse MODEL --members 3` or a plan"
+        raise InputError(f"{wrong}; expected members of one checkpoint: {fix}")
     first = fork if fork < layers else 0
     if how.fork_from is None:
         return first

@@ -82,12 +82,7 @@ class Graphs:
 
 
 def write_tuned(
-    bundle: Bundle,
-    ensemble: FusedClassifier,
-    target: Path,
-    force: bool,
-    provenance: Mapping[str, Any],
-    checkpoint: Checkpoint,
+    bundle: Bundle, ensemble: FusedClassifier, target: Path, force: bool, facts: dict[str, Any], checkpoint: Checkpoint
 ) -> Graphs:
     """Write the tuned bundle atomically; it may replace the untuned one."""
     from ..export import export
@@ -99,7 +94,7 @@ def write_tuned(
     folder = now.processor_folder()
     processor = None if folder is None else StoredProcessor(folder)
     with contextlib.ExitStack() as ends, staged_folder(target, MANIFEST, force) as stage:
-        save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
+        save_bundle(ensemble, stage, processor, force=True, provenance=facts, tensors_only=folder is None)
         ends.enter_context(locked(stage))  # `save_bundle` has released its lock on this folder
         for precision, form in graphs.again.items():
             export(stage, precision, form)
@@ -130,10 +125,8 @@ def _form(path: Path) -> GraphForm:
     from ..export.graph_form import GraphForm
 
     try:
-        facts: dict[str, Any] = {**graph_metadata(path)}
+        facts: dict[str, Any] = {name: graph_metadata(path)[f"hydrant.{name}"] for name in ("lowering", "attention")}
         members = any(output.name in MEMBER_OUTPUTS for output in graph_tensors(path)[1])
-        return GraphForm(
-            lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
-        )
+        return GraphForm(**facts, member_outputs=members)
     except (ValueError, KeyError) as error:
         raise BundleError(f"{path} is not a hydrant graph ({error}); export it again, then tune") from error

@@ -33,11 +33,6 @@ class Event:
     calls: int = 0
 
 
-def is_linear(module: nn.Module) -> bool:
-    """Return True for a linear map: torch's, or GPT-2's, whose weight is transposed."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-
-
 def widths(module: nn.Module) -> tuple[int, int]:
     """Inputs and outputs of a linear map."""
     rows, columns = module.get_parameter("weight").shape
@@ -165,7 +160,7 @@ def _linear_maps(model: nn.Module, note: Callable[[str, Tensor], None]) -> Itera
     """Record every linear map that runs within the context, with its output."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            if is_linear(module):
+            if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # GPT-2's, transposed
                 hook = partial(lambda name, _, __, output: note(name, output), name)
                 hooks.callback(module.register_forward_hook(hook).remove)
         yield

@@ -113,10 +113,9 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
             logits = model(**inputs).logits
     except Exception as error:  # any exception of a class for unsupported inputs
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
-            f"({type(error).__name__}: {cut(error, 120)}){_padding_remedy(model.config) * ('input_ids' in inputs)}"
-        ) from error
+        why = f"({type(error).__name__}: {cut(error, 120)}){_padding_remedy(model.config) * ('input_ids' in inputs)}"
+        wrong = f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone"
+        raise UnsupportedModelError(f"{wrong} {why}") from error
     first = next(iter(inputs.values()))
     shape = [len(first), *([first.shape[1]] if answers(model).get("task") == "tokens" else []), model.config.num_labels]
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):

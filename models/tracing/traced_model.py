@@ -187,10 +187,8 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
                 model = build()
             return prepared(model)
     except Exception as error:  # any exception of a class for another version's configuration
-        raise InputError(
-            f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "
-            f"({cut(error, 120)}); install the version that made the bundle"
-        ) from error
+        why = f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration"
+        raise InputError(f"{why} ({cut(error, 120)}); install the version that made the bundle") from error
 
 
 DRAWING = "normal_", "uniform_", "erfinv_"  # ends of the names of functions that draw random numbers

@@ -31,10 +31,9 @@ def private_folder(*names: str) -> Path | None:
             log.info("nothing is cached in %s: %s", folder, error)
             return None
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-            raise BackendError(
-                f"{folder} belongs to another user or lets others write to it, which is unsafe because cached engines "
-                "are executed; chown and chmod 700 it, or set XDG_CACHE_HOME"
-            )
+            wrong = f"{folder} belongs to another user or lets others write to it"
+            unsafe = "which is unsafe because cached engines are executed"
+            raise BackendError(f"{wrong}, {unsafe}; chown and chmod 700 it, or set XDG_CACHE_HOME")
     return folder
 
 

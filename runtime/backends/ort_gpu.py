@@ -40,10 +40,9 @@ class OnnxRuntimeCudaBackend(Backend):
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
         if self.provider not in ort.get_available_providers():
-            raise BackendError(
-                f"onnxruntime {ort.__version__} has no {self.provider}: this build is for the CPU; "
-                "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'hydrant-uq[gpu]'"
-            )
+            wrong = f"onnxruntime {ort.__version__} has no {self.provider}: this build is for the CPU"
+            fix = "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'hydrant-uq[gpu]'"
+            raise BackendError(f"{wrong}; {fix}")
         self._ort = ort
         graph, chosen = graph_file(bundle, self.name, PRECISIONS, precision)
         self._session: Any = self._open(graph, threads, self._options(bundle, graph))
@@ -90,17 +89,15 @@ class OnnxRuntimeCudaBackend(Backend):
         except Exception as error:  # onnxruntime's exceptions share no public base class
             missing = _load_error(self._ort, self.library)
             further = "" if missing is None else f"; its library does not load: {missing}"
-            raise BackendError(
-                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
-                f"{further}; free GPU memory, or choose another backend, such as onnxruntime"
-            ) from error
+            wrong = f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
+            fix = "free GPU memory, or choose another backend, such as onnxruntime"
+            raise BackendError(f"{wrong}{further}; {fix}") from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
             reason = _load_error(self._ort, self.library) or "its library loads, so the GPU or driver is the cause"
-            raise BackendError(
-                f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{reason}; install NVIDIA's driver and 'hydrant-uq[gpu]', or use a CPU backend such as onnxruntime"
-            )
+            wrong = f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}"
+            fix = "install NVIDIA's driver and 'hydrant-uq[gpu]', or use a CPU backend such as onnxruntime"
+            raise BackendError(f"{wrong}: {reason}; {fix}")
         return session
 
     def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -56,10 +56,9 @@ def check_room(resources: Mapping[str, float], pool: Pool) -> None:
     for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
         available, wanted = resources.get(name, 0.0), each * pool.least
         if wanted > available:
-            raise InputError(
-                f"{pool.least} {pool.called}(s) need {wanted:g} {name}s, but this machine has {available:g}; use "
-                f"fewer, or a smaller --{pool.called}-{name.lower()}s, or set RAY_ADDRESS to a cluster"
-            )
+            wrong = f"{pool.least} {pool.called}(s) need {wanted:g} {name}s, but this machine has {available:g}"
+            fix = f"use fewer, or a smaller --{pool.called}-{name.lower()}s, or set RAY_ADDRESS to a cluster"
+            raise InputError(f"{wrong}; {fix}")
 
 
 @contextmanager

@@ -21,8 +21,8 @@ GROUP = 16_384  # rows of a Parquet row group, all in memory
 PURPOSE = "write and join Parquet"
 
 
-class Table:
-    """Writer of a file of rows; ``join`` concatenates such files."""
+class JsonLines:
+    """Writer of a file of rows, one JSON object per line; ``join`` concatenates such files."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         self._handle, self._example = handle, example
@@ -43,11 +43,7 @@ class Table:
                 shutil.copyfileobj(file, handle)
 
 
-class JsonLines(Table):
-    """One JSON object per line."""
-
-
-class Csv(Table):
+class Csv(JsonLines):
     """A header and one line per row, UTF-8; lists and objects as JSON text, empty for ``None``."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
@@ -65,7 +61,7 @@ class Csv(Table):
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """See :class:`Table`."""
+        """See :class:`JsonLines`."""
         header = None
         for part in parts:
             with part.open("rb") as file:
@@ -77,7 +73,7 @@ class Csv(Table):
                 shutil.copyfileobj(file, handle)
 
 
-class Parquet(Table):
+class Parquet(JsonLines):
     """Typed columns; lists of objects as JSON text."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
@@ -111,7 +107,7 @@ class Parquet(Table):
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """See :class:`Table`."""
+        """See :class:`JsonLines`."""
         parquet = require("pyarrow.parquet", "parquet", PURPOSE)
         schema = parquet.read_schema(parts[0])
         with parquet.ParquetWriter(handle, schema) as writer:
@@ -124,10 +120,10 @@ class Parquet(Table):
 
 Sink = Callable[[list[Answer]], object]
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}  # columns of a file of failed rows
-FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
+FORMS: dict[str, type[JsonLines]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 
 
-def form_of(path: Path | None) -> type[Table]:
+def form_of(path: Path | None) -> type[JsonLines]:
     """The format of a file by its ending: CSV, Parquet, else JSON lines."""
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
 
@@ -139,7 +135,7 @@ def check_form(path: Path) -> None:
 
 
 @contextmanager
-def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Table]:
+def opened(form: type[JsonLines], handle: IO[bytes], example: Answer) -> Iterator[JsonLines]:
     """A table that is closed at the end of the block."""
     table = form(handle, example)
     try:
@@ -152,14 +148,14 @@ def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Ta
 
 
 @contextmanager
-def filed(path: Path, example: Answer) -> Iterator[Table]:
+def filed(path: Path, example: Answer) -> Iterator[JsonLines]:
     """A table at ``path`` in the format of its ending; after the block it is complete or absent."""
     with atomic_file(path) as handle, opened(form_of(path), handle, example) as table:
         yield table
 
 
 @contextmanager
-def failures(path: Path | None) -> Iterator[Table | None]:
+def failures(path: Path | None) -> Iterator[JsonLines | None]:
     """A table of failed rows (see :func:`filed`); ``None`` without a path."""
     with contextlib.nullcontext() if path is None else filed(path, ERRORS) as table:
         yield table
@@ -170,7 +166,7 @@ def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
     return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
 
 
-def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
+def split(rows: list[Answer], target: Sink, aside: JsonLines | None) -> int:
     """Write rows, failed ones to ``aside`` if it is a table; return the number of failed rows."""
     failed = [row for row in rows if "error" in row]
     if aside is not None:

@@ -70,10 +70,9 @@ class EngineBackend(Backend):
             check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
             if (profile := self._profiles.exact(shapes)) is None:
-                raise InputError(
-                    f"no profile of the engine accepts inputs of shape {shapes}; pass NumPy arrays to `predict`, "
-                    "which pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
-                )
+                wrong = f"no profile of the engine accepts inputs of shape {shapes}; pass NumPy arrays to `predict`"
+                fix = "which pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
+                raise InputError(f"{wrong}, {fix}")
             outputs = {}
             for name, shape in lane.output_shapes(next(iter(shapes.values()))[0]).items():
                 address = self._device.allocate(math.prod(shape) * 4)

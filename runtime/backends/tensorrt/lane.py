@@ -92,10 +92,8 @@ class Lane:
             self._device.download(buffer.address, buffer.device, math.prod(shape) * 4, self.stream)
         self._device.record(downloaded, self.stream)
         self._device.synchronize(self.stream)
-        outputs = {
-            name: self._outputs[name].host[: math.prod(shape) * 4].view(np.float32).reshape(shape).copy()
-            for name, shape in shapes.items()
-        }
+        hosts = {name: self._outputs[name].host[: math.prod(shape) * 4] for name, shape in shapes.items()}
+        outputs = {name: host.view(np.float32).reshape(shapes[name]).copy() for name, host in hosts.items()}
         times = {"enqueue": enqueue}
         for name, first, then in zip(("h2d", "compute", "d2h"), self._events, self._events[1:], strict=False):
             times[name] = self._device.elapsed_ms(first, then)
