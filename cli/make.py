@@ -87,6 +87,12 @@ def _remarks(report: MakeReport) -> list[str]:
         low = accuracy is not None and accuracy < LOW
         why = f", and at an accuracy of {accuracy:.2f} entropy may detect better than the distance" if low else ""
         lines.append(f"detection was not measured: there were no OOD data (--ood){why}")
+    fitted = (report.stages["calibrate"]["fitted"] or {}).get("before", {}).get("accuracy")
+    if None not in (fitted, accuracy) and fitted - accuracy > SUSPICIOUS:
+        lines.append(
+            f"accuracy is {fitted:.3f} on the calibration data, but {accuracy:.3f} on the report's: was the model "
+            "trained on --validation, or are --data and --validation swapped?"
+        )
     if evaluated["models"][0]["members"] == 1:
         lines.append(
             "a whole `hydrant make`, without --fast or --members 1, takes minutes and tunes members that disagree: it "
@@ -97,6 +103,9 @@ def _remarks(report: MakeReport) -> list[str]:
 
 LOW = 0.8
 """Accuracy below which a distance detected worse than entropy (docs/start/scores.md)."""
+
+SUSPICIOUS = 0.05
+"""Accuracy on calibration data above that on the report's data."""
 
 _COLUMNS = {
     "span_f1": "span F1",
