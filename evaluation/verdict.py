@@ -13,7 +13,7 @@ BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "no
 
 SCALED = ("nll", "ece", "label_ece")
 
-ALONE = "No model to compare with; --compare MODEL, such as the single model, shows gains and losses."
+ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
 
 def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:

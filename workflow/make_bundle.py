@@ -28,7 +28,7 @@ from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
 from ..calib.heads.selection import accuracy_kept, error_kept
 from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
-from ..data.examples import Examples, check_apart, read_examples
+from ..data.examples import Examples, check_apart, check_folder, read_examples
 from ..data.fingerprints import hashes_of
 from ..errors import InputError, check_seed, require
 from ..models.checkpoint import check_supported
@@ -210,6 +210,8 @@ class _Job:
         unlabelled: Any = partial(read_examples, labels=None, **how)
         id_data = {"training": data, "validation": validation, "test": test}  # all rows, even if fewer are drawn
         ood_data = {"ood": ood, "test_ood": test_ood}
+        for source in (*id_data.values(), *ood_data.values()):
+            check_folder(source, self.architecture.modality)
         examples: dict[str, Examples] = {}
         for read, sources in ((labelled, id_data), (unlabelled, ood_data)):
             sets = {role: read(source, role=role) for role, source in sources.items() if source is not None}
