@@ -174,8 +174,13 @@ def test_the_rival_is_gone_with_other_data_or_another_checkpoint(
     assert compared(out, bert_checkpoint) == ["bundle", "single", "checkpoint"]
     other = save_checkpoint(tmp_path / "other", seed=1)
     assert compared(out, other) == ["bundle", "checkpoint"]
+    facts = Bundle.open(out).calibration()
+    facts["thresholds"]["abstain"]["target"]["coverage"] = 0.8
+    Bundle.open(out).add({"calibration.json": json.dumps(facts).encode()})
+    assert compared(out, bert_checkpoint) == ["bundle", "checkpoint"], "other targets"
+    out = shutil.copytree(finished.bundle, tmp_path / "again")
     hydrant.calibrate(out, tables["validation"])
-    assert compared(out, bert_checkpoint) == ["bundle", "checkpoint"]
+    assert compared(out, bert_checkpoint) == ["bundle", "checkpoint"], "other data"
 
 
 def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..data.examples import Examples, check_apart, check_folder, read_examples
 from ..data.fingerprints import hashes_of
+from ..data.raw_inputs import is_words
 from ..errors import InputError, check_seed, require
 from ..models.checkpoint import check_supported
 from ..models.plan_cost import cost_of
@@ -153,6 +154,10 @@ def make(
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
     for module in [*needed, *["accelerate"] * (not recipe.single), *["jinja2"] * (html is not None)]:
         require(module, "make", "make a bundle")  # importing takes seconds
+    if recipe.device == "gpu":
+        from ..tuning.loop import open_accelerator
+
+        open_accelerator(recipe.tuning())  # raises now, and not after the plan
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -160,8 +165,9 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
             stages = job.stages(space, parts, None if html is None else Path(html))
-            inputs = (str(each) for each in parts.reporting.inputs if isinstance(each, str | Path))
-            sample = next((each for each in inputs if len(each) <= MAX_SAMPLE), None)
+            inputs = (" ".join(each) if is_words(each) else each for each in parts.reporting.inputs)
+            texts = (str(each) for each in inputs if isinstance(each, str | Path))
+            sample = next((each for each in texts if len(each) <= MAX_SAMPLE and each[:1] not in ("-", "")), None)
             report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
             job.publish(space, report, force)
     return report
