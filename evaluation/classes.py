@@ -100,41 +100,44 @@ def _labels(evidence: Evidence) -> np.ndarray:
     return evidence.test_set.labels
 
 
-SHOWN_EXAMPLES = 8
+SHOWN_EXAMPLES = 10
+
+KINDS = {
+    "Confident errors": "wrong answers",
+    "False flags": "in-distribution inputs flagged as OOD",
+    "Missed unknowns": "OOD inputs not flagged",
+}
 
 THUMBNAIL = 96
 
 
 @dataclass(frozen=True)
 class Example:
-    """One input of a report: text or name, thumbnail, true and predicted class, and scores."""
+    """One input of a report: text or name, thumbnail, true and predicted class, confidence and distance."""
 
     text: str
     image: str | None
     label: str | None
     predicted: str
     confidence: float
-    predictive_entropy: float
-    mutual_information: float
+    distance: float | None
 
 
-def chosen(evidence: Evidence) -> dict[str, list[Example]]:
-    """Return examples with the first model's answers, by title."""
+def chosen(evidence: Evidence) -> dict[str, tuple[int, list[Example]]]:
+    """Return the number of inputs of each kind, and the first model's most confident ones; by title."""
     seen, labels = evidence.seen[0].prediction, _labels(evidence)
-    doubt = np.argsort(seen.predictive_entropy, kind="stable")
-    wrong = np.flatnonzero(seen.label != labels)
-    sure = wrong[np.argsort(-seen.confidence[wrong], kind="stable")]
-    order = {"Least certain": doubt[::-1], "Most certain": doubt, "Most confident errors": sure}
-    tables = {
-        title: [_example(evidence, evidence.test_set.inputs, seen, int(at), labels) for at in places[:SHOWN_EXAMPLES]]
-        for title, places in order.items()
-    }
-    ood = evidence.seen_ood[0]
-    if ood is not None and evidence.ood is not None:
-        believed = np.argsort(ood.prediction.predictive_entropy, kind="stable")[:SHOWN_EXAMPLES]
-        rows = [_example(evidence, evidence.ood.inputs, ood.prediction, int(at)) for at in believed]
-        tables["Most certain OOD inputs"] = rows
-    return {title: rows for title, rows in tables.items() if rows}
+    groups = {"Confident errors": (evidence.test_set.inputs, seen, seen.label != labels, labels)}
+    if seen.out_of_distribution is not None:
+        groups["False flags"] = evidence.test_set.inputs, seen, seen.out_of_distribution, labels
+        if evidence.ood is not None and (ood := evidence.seen_ood[0]) is not None:
+            missed = ~ood.prediction.out_of_distribution
+            groups["Missed unknowns"] = evidence.ood.inputs, ood.prediction, missed, None
+    tables = {}
+    for title, (inputs, prediction, mask, truth) in groups.items():
+        places = np.flatnonzero(mask)
+        first = places[np.argsort(-prediction.confidence[places], kind="stable")][:SHOWN_EXAMPLES]
+        tables[title] = len(places), [_example(evidence, inputs, prediction, int(at), truth) for at in first]
+    return tables
 
 
 def _example(
@@ -146,8 +149,7 @@ def _example(
         label=None if labels is None else evidence.labels[labels[at]],
         predicted=evidence.labels[prediction.label[at]],
         confidence=float(prediction.confidence[at]),
-        predictive_entropy=float(prediction.predictive_entropy[at]),
-        mutual_information=float(prediction.mutual_information[at]),
+        distance=None if prediction.distance is None else float(prediction.distance[at]),
     )
 
 

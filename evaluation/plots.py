@@ -35,8 +35,8 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     labels = evidence.test_set.labels
     assert labels is not None  # evaluation reads labelled data
     drawn = {
+        "risk-coverage": _risk_coverage(names, evidence.seen, labels),  # first on the page
         "reliability": _reliability(names, evidence.seen, labels),
-        "risk-coverage": _risk_coverage(names, evidence.seen, labels),
         "scores": _scores(evidence.seen[0], evidence.seen_ood[0], labels),
     }
     if evidence.ood is not None:
@@ -76,7 +76,7 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
 
 
 def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
-    figure, axes = new_figure(5.4, 5.6)
+    figure, axes = new_figure(5.4, 3.4)
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         wrong = observed.prediction.label != labels
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
