@@ -24,13 +24,11 @@ SHOWN = 15
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """One class: accuracy of each model, and the first model's mean disagreement and mutual information (nats)."""
+    """One class and the accuracy of each model."""
 
     name: str
     examples: int
     accuracy: tuple[float, ...]
-    disagreement: float
-    mutual_information: float
 
 
 @dataclass(frozen=True)
@@ -45,30 +43,14 @@ class Confusion:
 
 def class_facts(evidence: Evidence) -> list[ClassFacts]:
     """Return facts of every class with examples, sorted by the first model's accuracy."""
-    labels, first = _labels(evidence), evidence.seen[0].prediction
-    sizes = np.bincount(labels, minlength=len(evidence.labels))
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, values, len(evidence.labels)) / np.maximum(sizes, 1)
-
-    right = [mean(seen.prediction.label == labels) for seen in evidence.seen]
-    disagreement, mutual_information = mean(first.disagreement), mean(first.mutual_information)
+    labels, classes = _labels(evidence), len(evidence.labels)
+    sizes = np.bincount(labels, minlength=classes)
+    right = [np.bincount(labels, seen.prediction.label == labels, classes) for seen in evidence.seen]
     facts = [
-        ClassFacts(
-            evidence.labels[index],
-            int(sizes[index]),
-            tuple(float(shares[index]) for shares in right),
-            float(disagreement[index]),
-            float(mutual_information[index]),
-        )
-        for index in np.flatnonzero(sizes)
+        ClassFacts(evidence.labels[at], int(sizes[at]), tuple(float(counts[at] / sizes[at]) for counts in right))
+        for at in np.flatnonzero(sizes)
     ]
     return sorted(facts, key=lambda each: (each.accuracy[0], -each.examples))
-
-
-def most_disputed(evidence: Evidence) -> list[ClassFacts]:
-    """Return the classes on which the first model's members disagree most."""
-    return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:SHOWN]
 
 
 def confusion_matrix(evidence: Evidence) -> np.ndarray:

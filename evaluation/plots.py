@@ -8,7 +8,6 @@ import numpy as np
 
 from ..metrics import class_metrics as metrics
 from ..metrics.class_metrics import BINS, risk_coverage
-from .classes import most_disputed
 from .drawing import new_figure, png
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
@@ -43,8 +42,6 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
         drawn["detection"] = _detection(names, evidence.seen, evidence.seen_ood)
     if any(model.baselines for model in report.models):
         drawn["baselines"] = _baselines(names, report)
-    if report.models[0].members > 1:
-        drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
         drawn["noise"] = _noise(names, report)
     return drawn
@@ -159,17 +156,6 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
     panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, fontsize=8, loc="best")
-    return png(figure)
-
-
-def _disagreement(evidence: Evidence) -> bytes:
-    """Plot the classes on which the members disagree most."""
-    shown = most_disputed(evidence)[::-1]
-    figure, axes = new_figure(10.8, 0.9 + 0.25 * len(shown))
-    axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
-    axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(shown)), [_escaped(facts.name) for facts in shown], fontsize=8)
-    axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
     return png(figure)
 
 

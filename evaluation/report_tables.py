@@ -16,7 +16,7 @@ from ..errors import require, short
 from ..metrics.rates import HALVING
 from ..tasks import TASKS, Column
 from ..version import __version__
-from .classes import FEW, KINDS, Example, chosen, class_facts, confusion_matrix, largest_confusions, most_disputed
+from .classes import FEW, KINDS, Example, chosen, class_facts, confusion_matrix, largest_confusions
 from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
@@ -109,8 +109,6 @@ def evaluation_sections(
     if evidence is not None:
         names = [model.name for model in report.models]
         sections += [_confusions(evidence, names), _accuracy_by_class(evidence, names)]
-        if "disagreement" in drawn:
-            sections.append(_disputed(evidence))
     shown = [each if each.picture in drawn else replace(each, picture="") for each in sections]
     return [each for each in shown if each.picture or each.tables or each.notes or each.sentences]
 
@@ -119,7 +117,6 @@ PICTURES = {
     "scores": "Scores of right answers, wrong answers and OOD inputs",
     "detection": "ROC curves of OOD detection",
     "baselines": "Baselines: post-hoc OOD scores of a single model",
-    "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs: loss gap",
 }
 
@@ -132,7 +129,6 @@ CAPTIONS = {
     "baselines": "Above the dashed line: scores of each model; below it: scores of its single model. Lines are 95 % "
     "intervals. If an ensemble detects no more than the baselines of one checkpoint, it is not worth its cost for OOD "
     "detection.",
-    "disagreement": "Classes on which the members of the evaluated bundle disagree most.",
     "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. If the loss rises faster than "
     "the single model's, pruning costs robustness.",
 }
@@ -188,7 +184,7 @@ def _summary(report: EvaluationReport, picture: str) -> Section:
         keys[score] = f"ood.{score}.fpr95"
     decisions = {name: DECISIONS[name] for name in MAIN_DECISIONS}
     metrics = [*_figures(report, columns, keys), *_fact_rows(decisions, [each.decisions for each in report.models])]
-    header, *rows = zip(*metrics, *_latencies(report), strict=True)
+    header, *rows = zip(*metrics, *_latencies(report)[:1], strict=True)
     named = [[Cell(model.name), *row] for model, row in zip(report.models, rows, strict=True)]
     table = Table(["", *(cell.text for cell in header)], {"": named})
     return Section("Verdict", [table], [*_advice(report), DIRECTIONS], report.headline, picture, broad=True)
@@ -198,15 +194,13 @@ def _advice(report: EvaluationReport) -> list[str]:
     """Advice from the data: more calibration examples, OOD data."""
     advice = []
     for threshold in report.models[0].calibration.get("thresholds", {}).values():
-        n, measured = threshold["n"], threshold["measured"]
-        for name, words in (("coverage", "answered"), ("false_positive_rate", "flagged without cause")):
-            low, high = measured.get(f"{name}_low", 0), measured.get(f"{name}_high", 0)
-            if high - low > NARROW and not advice:
-                advice.append(
-                    f"The thresholds rest on {n} calibration examples: between {100 * low:.1f} % and "
-                    f"{100 * high:.1f} % of new in-distribution inputs will be {words}; {HALVING * n} examples would "
-                    "halve this range."
-                )
+        low, high = (threshold["measured"].get(f"coverage_{end}", 0) for end in ("low", "high"))
+        if high - low > NARROW:
+            n, ends = threshold["n"], f"{100 * low:.1f} % and {100 * high:.1f} %"
+            advice.append(
+                f"The thresholds rest on {n} calibration examples: between {ends} of new in-distribution inputs will "
+                f"be answered; {HALVING * n} examples would halve this range."
+            )
     if report.ood is None:
         advice.append("To measure the detection of unknown inputs, add OOD data with --ood.")
     return advice
@@ -223,9 +217,9 @@ def _comparison(report: EvaluationReport) -> Section:
             " A model is better or worse if the 95 % interval of the paired difference excludes zero. Points are "
             "percentage points."
         )
-    groups = {f"with {verdict.against}": _compared(report, verdict) for verdict in report.verdict}
-    table = Table(["", report.models[0].name, "the other", "difference"], groups)
-    return Section("Comparison", [table], [words], sentences, broad=True)
+    groups = {f"with {each.against}": _compared(report, each) for each in report.verdict if each.differences}
+    tables = [Table(["", report.models[0].name, "the other", "difference"], groups)] if groups else []
+    return Section("Comparison", tables, [words], sentences, broad=True)
 
 
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
@@ -253,32 +247,30 @@ def _named(report: EvaluationReport) -> list[str]:
 
 def _models(report: EvaluationReport) -> Section:
     """Kind, members, temperature, backend and latency of each model."""
-    names = ["kind", "members", "temperature", "evaluated on"]
+    names = ["kind", "members", "temperature", "evaluated on", "timed on"]
     facts = []
     for model in report.models:
         ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
         temperature = " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
-        facts.append([model.kind, str(model.members), temperature, f"{model.backend}, {model.precision}"])
-    rows: list[Row] = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
+        places = f"{model.backend} {model.precision}", model.latency_on or "–"
+        facts.append([model.kind, str(model.members), temperature, *places])
+    rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     words = report.latency_note or ("" if report.batch else "measure it with hydrant evaluate --latency")
-    table = Table(_named(report), {"": [*rows, *_latencies(report, where=True)]})
+    table = Table(_named(report), {"": [*rows, *_latencies(report)]})
     return Section("Models and latency", [table], [f"Latency: {words}."] if words else [])
 
 
-def _latencies(report: EvaluationReport, where: bool = False) -> list[Row]:
-    """Return the row of latencies, if measured, and the cost relative to the last model; ``where``: the backends."""
-    times = [model.latency_ms for model in report.models]
-    if report.batch is None:
-        return []
-    cells = [
-        Cell("–") if time is None else Cell(f"{time:.1f}", f"on {model.latency_on}" if where else "")
-        for time, model in zip(times, report.models, strict=True)
+def _latencies(report: EvaluationReport) -> list[Row]:
+    """Return a row of latencies, and of their ratios to the last model's, if measured."""
+    times = np.array([model.latency_ms for model in report.models], float)  # None: NaN
+    rows = {f"ms for a batch of {report.batch}": (times, "{:.1f}")}
+    if len(times) > 1:
+        rows[f"cost relative to {report.models[-1].name}"] = times / times[-1], "{:.2f} ×"
+    return [
+        [Cell(name), *(Cell(form.format(value) if math.isfinite(value) else "–") for value in values)]
+        for name, (values, form) in rows.items()
+        if np.isfinite(values).any()
     ]
-    rows: list[Row] = [[Cell(f"ms for a batch of {report.batch}"), *cells]]
-    if where and times[-1] is not None and len(times) > 1:
-        ratios = [Cell("–" if time is None else f"{time / times[-1]:.2f} ×") for time in times]
-        rows.append([Cell(f"cost relative to {report.models[-1].name}"), *ratios])
-    return rows
 
 
 SELECTIVE = ("aurc", "augrc", "risk_at_80", "risk_at_90", "risk_at_95")
@@ -409,23 +401,22 @@ def _decisions(report: EvaluationReport) -> Section:
         return Section(title, notes=["No model has thresholds; fit them with `hydrant calibrate`."])
     groups: dict[str, Sequence[Row]] = {}
     notes: list[str] = []
-    for model in report.models:
-        thresholds = model.calibration.get("thresholds", {})
-        lines = calibration_lines({**model.calibration, "fitted": None}) if model.calibration else []
+    for model in filter(lambda each: each.calibration, report.models):
+        lines = dict(calibration_lines({**model.calibration, "fitted": None}))
         aims = {
             DECIDED[name]: AIMS[aim].format(100 * value)
-            for name, threshold in thresholds.items()
+            for name, threshold in model.calibration["thresholds"].items()
             for aim, value in threshold["target"].items()
             if aim in AIMS
         }
-        rows = [
-            [Cell(name), Cell(_prose(text), kind="words"), Cell(_prose(aims.get(name, "–")), kind="words")]
-            for name, text in lines
+        groups[model.name] = [
+            [Cell(name), *(Cell(_prose(text), kind="words") for text in (lines[name], aims.get(name, "–")))]
+            for name in lines
             if name not in ("temperature", "calibration", "ranges")
         ]
-        groups |= {model.name: rows} if rows else {}
-        notes += [_prose(f"{text[0].upper()}{text[1:]}.") for name, text in lines if name == "ranges"]
+        notes += [f"{lines['ranges'].capitalize()}."] if "ranges" in lines else []
     here = _facts(report, title, DECISIONS, [model.decisions for model in report.models])
+    groups = {name: rows for name, rows in groups.items() if rows}
     rules = [Table(["", "threshold, and its effect on validation data", "fitted for"], groups)] if groups else []
     return replace(here, tables=[*rules, *here.tables], notes=list(dict.fromkeys(notes)), broad=True)
 
@@ -475,33 +466,20 @@ def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
     return Section("Accuracy by class", _folding(["class", "examples", *names], rows, "classes"), broad=True)
 
 
-def _disputed(evidence: Evidence) -> Section:
-    """Classes on which the members disagree most."""
-    rows = []
-    for each in most_disputed(evidence):
-        shares = f"{100 * each.disagreement:.1f} %", f"{each.mutual_information:.4f}", f"{100 * each.accuracy[0]:.1f} %"
-        rows.append([Cell(text) for text in (each.name, str(each.examples), *shares)])
-    columns = ["class", "examples", "disagreement", "mutual information", "accuracy"]
-    return Section(PICTURES["disagreement"], [Table(columns, {"": rows})], picture="disagreement", broad=True)
-
-
 def _examples(title: str, counted: tuple[int, Sequence[Example]]) -> Section:
     """Examples of one kind, most confident first."""
     count, examples = counted
-    rows = [
-        [
-            Cell(short(each.text, 160), kind="words", image=each.image),
-            *([] if each.label is None else [Cell(each.label, kind="words")]),
-            Cell(each.predicted, kind="words wrong" if each.label not in (None, each.predicted) else "words"),
-            Cell(f"{100 * each.confidence:.1f} %"),
-            *([] if each.distance is None else [Cell(f"{each.distance:.2f}".replace("-", "−"))]),
-        ]
-        for each in examples
-    ]
-    note = f"The {len(rows)} most confident of {count} {KINDS[title]}." if rows else f"There are no {KINDS[title]}."
-    if not examples:
-        return Section(title, notes=[note], broad=True)
-    optional = {"label": examples[0].label, "distance": examples[0].distance}
-    columns = ["input", "label", "predicted", "confidence", "distance"]
-    columns = [name for name in columns if optional.get(name, "") is not None]
-    return Section(title, [Table(columns, {"": rows})], [note], broad=True)
+    note = f"The {len(examples)} most confident of {count} {KINDS[title]}." if count else f"No {KINDS[title]}."
+    rows = []
+    for each in examples:
+        wrong = " wrong" * (each.label not in (None, each.predicted))
+        cells = {
+            "input": Cell(short(each.text, 160), kind="words", image=each.image),
+            "label": Cell(each.label or "", kind="words"),
+            "predicted": Cell(each.predicted, kind=f"words{wrong}"),
+            "confidence": Cell(f"{100 * each.confidence:.1f} %"),
+            "distance": Cell("" if each.distance is None else f"{each.distance:.2f}".replace("-", "−")),
+        }
+        rows.append({name: cell for name, cell in cells.items() if cell.text})
+    tables = [Table(list(rows[0]), {"": [list(row.values()) for row in rows]})] if rows else []
+    return Section(title, tables, [note], broad=True)
