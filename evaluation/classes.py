@@ -24,13 +24,11 @@ SHOWN = 15
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """One class: accuracy of each model, and the first model's mean disagreement and mutual information (nats)."""
+    """One class and the accuracy of each model."""
 
     name: str
     examples: int
     accuracy: tuple[float, ...]
-    disagreement: float
-    mutual_information: float
 
 
 @dataclass(frozen=True)
@@ -45,30 +43,14 @@ class Confusion:
 
 def class_facts(evidence: Evidence) -> list[ClassFacts]:
     """Return facts of every class with examples, sorted by the first model's accuracy."""
-    labels, first = _labels(evidence), evidence.seen[0].prediction
-    sizes = np.bincount(labels, minlength=len(evidence.labels))
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, values, len(evidence.labels)) / np.maximum(sizes, 1)
-
-    right = [mean(seen.prediction.label == labels) for seen in evidence.seen]
-    disagreement, mutual_information = mean(first.disagreement), mean(first.mutual_information)
+    labels, classes = _labels(evidence), len(evidence.labels)
+    sizes = np.bincount(labels, minlength=classes)
+    right = [np.bincount(labels, seen.prediction.label == labels, classes) for seen in evidence.seen]
     facts = [
-        ClassFacts(
-            evidence.labels[index],
-            int(sizes[index]),
-            tuple(float(shares[index]) for shares in right),
-            float(disagreement[index]),
-            float(mutual_information[index]),
-        )
-        for index in np.flatnonzero(sizes)
+        ClassFacts(evidence.labels[at], int(sizes[at]), tuple(float(counts[at] / sizes[at]) for counts in right))
+        for at in np.flatnonzero(sizes)
     ]
     return sorted(facts, key=lambda each: (each.accuracy[0], -each.examples))
-
-
-def most_disputed(evidence: Evidence) -> list[ClassFacts]:
-    """Return the classes on which the first model's members disagree most."""
-    return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:SHOWN]
 
 
 def confusion_matrix(evidence: Evidence) -> np.ndarray:
@@ -100,41 +82,44 @@ def _labels(evidence: Evidence) -> np.ndarray:
     return evidence.test_set.labels
 
 
-SHOWN_EXAMPLES = 8
+SHOWN_EXAMPLES = 10
+
+KINDS = {
+    "Confident errors": "wrong answers",
+    "False flags": "in-distribution inputs flagged as OOD",
+    "Missed unknowns": "OOD inputs not flagged",
+}
 
 THUMBNAIL = 96
 
 
 @dataclass(frozen=True)
 class Example:
-    """One input of a report: text or name, thumbnail, true and predicted class, and scores."""
+    """One input of a report: text or name, thumbnail, true and predicted class, confidence and distance."""
 
     text: str
     image: str | None
     label: str | None
     predicted: str
     confidence: float
-    predictive_entropy: float
-    mutual_information: float
+    distance: float | None
 
 
-def chosen(evidence: Evidence) -> dict[str, list[Example]]:
-    """Return examples with the first model's answers, by title."""
+def chosen(evidence: Evidence) -> dict[str, tuple[int, list[Example]]]:
+    """Return the number of inputs of each kind, and the first model's most confident ones; by title."""
     seen, labels = evidence.seen[0].prediction, _labels(evidence)
-    doubt = np.argsort(seen.predictive_entropy, kind="stable")
-    wrong = np.flatnonzero(seen.label != labels)
-    sure = wrong[np.argsort(-seen.confidence[wrong], kind="stable")]
-    order = {"Least certain": doubt[::-1], "Most certain": doubt, "Most confident errors": sure}
-    tables = {
-        title: [_example(evidence, evidence.test_set.inputs, seen, int(at), labels) for at in places[:SHOWN_EXAMPLES]]
-        for title, places in order.items()
-    }
-    ood = evidence.seen_ood[0]
-    if ood is not None and evidence.ood is not None:
-        believed = np.argsort(ood.prediction.predictive_entropy, kind="stable")[:SHOWN_EXAMPLES]
-        rows = [_example(evidence, evidence.ood.inputs, ood.prediction, int(at)) for at in believed]
-        tables["Most certain OOD inputs"] = rows
-    return {title: rows for title, rows in tables.items() if rows}
+    groups = {"Confident errors": (evidence.test_set.inputs, seen, seen.label != labels, labels)}
+    if seen.out_of_distribution is not None:
+        groups["False flags"] = evidence.test_set.inputs, seen, seen.out_of_distribution, labels
+        if evidence.ood is not None and (ood := evidence.seen_ood[0]) is not None:
+            missed = ~ood.prediction.out_of_distribution
+            groups["Missed unknowns"] = evidence.ood.inputs, ood.prediction, missed, None
+    tables = {}
+    for title, (inputs, prediction, mask, truth) in groups.items():
+        places = np.flatnonzero(mask)
+        first = places[np.argsort(-prediction.confidence[places], kind="stable")][:SHOWN_EXAMPLES]
+        tables[title] = len(places), [_example(evidence, inputs, prediction, int(at), truth) for at in first]
+    return tables
 
 
 def _example(
@@ -146,8 +131,7 @@ def _example(
         label=None if labels is None else evidence.labels[labels[at]],
         predicted=evidence.labels[prediction.label[at]],
         confidence=float(prediction.confidence[at]),
-        predictive_entropy=float(prediction.predictive_entropy[at]),
-        mutual_information=float(prediction.mutual_information[at]),
+        distance=None if prediction.distance is None else float(prediction.distance[at]),
     )
 
 

@@ -52,6 +52,7 @@ class Model:
     module: Callable[[], Any]
     as_bundle: Callable[[Path], Any] | None = None
     twin: bool = False
+    bundle: Bundle | None = None
 
 
 def open_models(
@@ -137,6 +138,7 @@ def _open_bundle(
         plan,
         Calibration.of(bundle),
         module,
+        bundle=bundle,
     )
 
 

@@ -17,7 +17,7 @@ class EvaluationOptions:
         corruptions: also evaluate on typing errors or corrupted images, in five severities.
         corrupted: number of randomly drawn examples to corrupt.
         bootstrap: number of bootstrap resamples for 95 % intervals; 0 for none.
-        latency: also measure each model's latency on one batch.
+        latency: also measure each model's latency on one batch, as a graph; an HTML report always does.
         baselines: also measure post-hoc OOD scores from the literature for every model.
         fit: labelled training data for the baselines kNN, ViM and Mahalanobis. Without it these are left out. Features
             are held in memory: up to 12 bytes for each example and dimension.

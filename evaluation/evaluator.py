@@ -29,7 +29,7 @@ from .baselines import baseline_notes, measure_baselines, read_training
 from .competitors import open_models
 from .evaluation_options import EvaluationOptions
 from .latency import time_models
-from .model_reports import model_reports, sweep
+from .model_reports import decide, in_order, model_reports, sweep
 from .observation import Evidence, Observation, observe, uncalibrated
 from .plots import pictures
 from .report import REPORT, EvaluationReport
@@ -126,7 +126,8 @@ def evaluate(
                     observations.append(uncalibrated(each, observations[-1]))
                     continue
                 title = f"{each.name} on {part.name}"
-                observations.append(observe(each, part.inputs, batch_size, progress, title, part.labels))
+                observed = observe(each, part.inputs, batch_size, progress, title, part.labels)
+                observations.append(decide(observed, in_order(each)))
             return observations
 
         images = models[0].architecture.modality == "image" and not test_set.ready
@@ -148,7 +149,7 @@ def evaluate(
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
         latency_note = None
-        if figures.latency:
+        if figures.latency or html is not None:
             reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)
     evaluation = EvaluationReport(
         data=test_set.name,

@@ -29,45 +29,62 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """Add latencies of one batch, interleaved on the bundles' backend; return the reports and a note."""
-    names = list(dict.fromkeys(model.runs.name for model in models if model.as_bundle is None))
-    if len(names) > 1:
-        return [*reports], f"no latencies: the bundles run on {' and '.join(names)}; choose one with --backend"
+    """Add latencies of one batch to the reports, interleaved on one backend, and return a note.
+
+    It is the backend that ships: ONNX Runtime instead of PyTorch, if the first bundle has a graph. Other models without
+    a graph are exported for it; those that cannot be are not timed.
+    """
+    remarks: list[str] = []
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
+        ours = models[0].runs
         try:
-            backends = [
-                model.runs if model.runs.name == names[0] else _exported(model, models[0].runs, folder, opened)
-                for model in models
-            ]
+            ours = _in_bundle(models[0], "onnxruntime", opened) if ours.name == "torch" else ours
         except HydrantError as error:
-            return [*reports], f"no latencies: a checkpoint cannot be timed on {names[0]}: {error}"
-        batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
-        runs = [partial(backend.run, batch) for backend, batch in zip(backends, batches, strict=True)]
+            remarks.append(f"timed in PyTorch: {error}")
+        timed = {0: ours}
+        for place, model in enumerate(models[1:], start=1):
+            try:
+                timed[place] = _opened(model, ours, folder, opened)
+            except HydrantError as error:
+                remarks.append(f"{model.name} was not timed: {error}")
+        runs = []
+        for place, backend in timed.items():
+            processor = models[place].processor
+            runs.append(partial(backend.run, processor.collate(processor.encode(inputs))))
         medians = np.median(interleave(runs, RULES, progress=progress, title="timing"), axis=0)
-    exported = [model.name for model, backend in zip(models, backends, strict=True) if backend is not model.runs]
-    note = f"timed on {names[0]}; {', '.join(exported)} as plain exported graphs, evaluated in PyTorch"
-    timed = [
-        replace(report, latency_ms=1e3 * float(seconds), latency_on=f"{backend.name} {backend.precision}")
-        for report, seconds, backend in zip(reports, medians, backends, strict=True)
-    ]
-    return timed, note if exported else None
+    results = [*reports]
+    for (place, backend), seconds in zip(timed.items(), medians, strict=True):
+        facts = 1e3 * float(seconds), f"{backend.name} {backend.precision}"
+        results[place] = replace(reports[place], latency_ms=facts[0], latency_on=facts[1])
+    return results, "; ".join(remarks) or None
 
 
-def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> Backend:
-    """Export a checkpoint for a bundle's backend and precision; for INT8, in float32."""
+def _in_bundle(model: Model, name: str, opened: ExitStack) -> Backend:
+    """Open a bundle on a backend."""
+    assert model.bundle is not None
+    return opened.enter_context(open_backend(model.bundle, name)[0])
+
+
+def _opened(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> Backend:
+    """Open a competitor on a bundle's backend; a checkpoint is exported in its precision, for INT8 in float32."""
     from ..export import export
     from ..export.graph_form import GraphForm
     from ..export.random_model import PLAIN
 
+    if model.runs.name == beside.name:
+        return model.runs
+    if model.bundle is not None:
+        return _in_bundle(model, beside.name, opened)
+    if model.as_bundle is None:
+        raise HydrantError("MC dropout has no graph")
     if beside.name in LIBRARIES:
         raise HydrantError(
             "it has no engine; fuse it into a bundle of one member, build an engine, and compare with it"
         )
-    assert model.as_bundle is not None  # only checkpoints come here
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
-    form = GraphForm(without=PLAIN if model.architecture.is_declared else ())
+    plain = model.kind == "checkpoint" and model.architecture.is_declared
     model.as_bundle(path)
-    export(path, "fp32" if beside.name == "openvino" else precision, form)
+    export(path, "fp32" if beside.name == "openvino" else precision, GraphForm(without=PLAIN if plain else ()))
     return opened.enter_context(open_backend(Bundle.open(path), beside.name, precision=precision)[0])

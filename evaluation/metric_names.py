@@ -75,6 +75,27 @@ DECISIONS = {
     "set_size": Column("classes in a prediction set", "{:.2f}"),
 }
 
+GLOSSARY = {
+    "NLL": "mean of −log p̄ of the true class",
+    "ECE": "expected calibration error: mean of abs(accuracy − confidence) over 15 bins of equal width, weighted by "
+    "size",
+    "RMSE": "root mean squared error of s̄",
+    "micro F1": "2·TP / (2·TP + FP + FN) over all labels together",
+    "span F1": "harmonic mean of span precision and recall",
+    "nDCG@10": "mean over queries of Σ y / log₂(1 + rank) over the first ten, relative to the best order",
+    "FPR95": "share of negatives above the threshold that catches 95 % of positives",
+    "AUROC": "probability that a random positive scores higher than a random negative; positives are wrong answers or "
+    "OOD inputs",
+    "AURC": "area under the risk–coverage curve",
+    "OOD": "out of distribution: unlike the training data",
+    "in-distribution": "like the training data",
+    "predictive entropy": "H(p̄) = −Σ_c p̄_c log p̄_c",
+    "mutual information": "H(p̄) − mean_m H(p_m), clamped at 0",
+    "distance": "squared Mahalanobis distance to the nearest class, standardized on validation data, mean over taps",
+    "answered": "not abstained from",
+}
+"""Terms of the page, explained as in docs/reference/glossary.md; of two in a heading the first is linked."""
+
 
 def ranged(figure: Figure, column: Column) -> str:
     """Format an interval."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +34,7 @@ def model_reports(
     sizes = [len(examples) for examples in (evidence.test_set, evidence.ood) if examples is not None]
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         task, calibration = TASKS[model.architecture.task], in_order(model)
-        decisions = decide(seen, calibration), None if ood is None else decide(ood, calibration)
-        measured = task.metrics(*decisions, evidence.test_set, evidence.labels, calibration, caution)
+        measured = task.metrics(seen, ood, evidence.test_set, evidence.labels, calibration, caution)
         settings = resamples, seed, progress, f"resampling for {model.name}"
         figures, draws = intervals(measured, sizes, *settings)
         if queries := measured.by_query():
@@ -57,6 +57,7 @@ def model_reports(
                 decisions=measured.decisions(),
                 temperatures=() if calibration.labels is None else calibration.temperatures,
                 labels=measured.label_rows(),
+                calibration=_rules(model.calibration),
             )
         )
     single = next((place for place, model in enumerate(models) if place and model.kind == "single"), None)
@@ -77,6 +78,14 @@ def in_order(model: Model) -> Calibration:
         for values in (calibration.labels.temperatures, calibration.labels.thresholds)
     )
     return replace(calibration, labels=replace(calibration.labels, temperatures=temperatures, thresholds=thresholds))
+
+
+def _rules(calibration: Calibration) -> dict[str, Any]:
+    """Return what a fitted calibration says of decisions."""
+    facts = calibration.to_json()
+    return (
+        {name: each for name, each in facts.items() if name not in ("reference", "fitted")} if facts["fitted"] else {}
+    )
 
 
 def decide(seen: Observation, calibration: Calibration) -> Observation:

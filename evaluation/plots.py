@@ -8,7 +8,6 @@ import numpy as np
 
 from ..metrics import class_metrics as metrics
 from ..metrics.class_metrics import BINS, risk_coverage
-from .classes import most_disputed
 from .drawing import new_figure, png
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
@@ -35,16 +34,14 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     labels = evidence.test_set.labels
     assert labels is not None  # evaluation reads labelled data
     drawn = {
+        "risk-coverage": _risk_coverage(names, evidence.seen, labels),  # first on the page
         "reliability": _reliability(names, evidence.seen, labels),
-        "risk-coverage": _risk_coverage(names, evidence.seen, labels),
         "scores": _scores(evidence.seen[0], evidence.seen_ood[0], labels),
     }
     if evidence.ood is not None:
         drawn["detection"] = _detection(names, evidence.seen, evidence.seen_ood)
     if any(model.baselines for model in report.models):
         drawn["baselines"] = _baselines(names, report)
-    if report.models[0].members > 1:
-        drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
         drawn["noise"] = _noise(names, report)
     return drawn
@@ -76,7 +73,7 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
 
 
 def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
-    figure, axes = new_figure(5.4, 5.6)
+    figure, axes = new_figure(5.4, 3.4)
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         wrong = observed.prediction.label != labels
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
@@ -159,17 +156,6 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
     panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, fontsize=8, loc="best")
-    return png(figure)
-
-
-def _disagreement(evidence: Evidence) -> bytes:
-    """Plot the classes on which the members disagree most."""
-    shown = most_disputed(evidence)[::-1]
-    figure, axes = new_figure(10.8, 0.9 + 0.25 * len(shown))
-    axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
-    axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(shown)), [_escaped(facts.name) for facts in shown], fontsize=8)
-    axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
     return png(figure)
 
 

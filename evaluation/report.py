@@ -54,6 +54,8 @@ class ModelReport:
 
     ``over_single``: a control's metrics minus those of the calibrated single model, on the same resamples.
 
+    ``calibration``: what its ``calibration.json`` says of decisions; empty if nothing was fitted.
+
     ``differences``: the evaluated bundle's metrics minus these, on the same resamples. ``diversity`` is ``None`` if the
     backend does not return it. ``clean`` and ``noise``: metrics on the same examples, before and after corruption.
     """
@@ -76,6 +78,7 @@ class ModelReport:
     temperatures: tuple[float, ...] = ()
     labels: tuple[Mapping[str, Any], ...] = ()
     over_single: Mapping[str, Figure] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def scaled(self) -> bool:

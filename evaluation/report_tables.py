@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ..calib.decisions.decision_lines import DECIDED, calibration_lines
 from ..errors import require, short
+from ..metrics.rates import HALVING
 from ..tasks import TASKS, Column
 from ..version import __version__
-from .classes import FEW, Example, chosen, class_facts, confusion_matrix, largest_confusions, most_disputed
+from .classes import FEW, KINDS, Example, chosen, class_facts, confusion_matrix, largest_confusions
 from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
@@ -21,6 +24,7 @@ from .metric_names import (
     DETECTION,
     DIFFERENCES,
     DIVERSITY,
+    GLOSSARY,
     SCORES,
     baseline_remarks,
     ranged,
@@ -89,6 +93,9 @@ def evaluation_sections(
 ) -> list[Section]:
     """Return every section with content; classes and examples need ``evidence``, pictures are those in ``drawn``."""
     sections = [
+        _decisions(report),
+        _models(report),
+        *(_examples(*each) for each in ({} if evidence is None else chosen(evidence)).items()),
         _comparison(report),
         _quality(report),
         _selective(report),
@@ -97,16 +104,11 @@ def evaluation_sections(
         *(Section(PICTURES[name], picture=name, broad=True) for name in ("detection", "scores")),
         _baselines(report),
         _facts(report, "Members", DIVERSITY, [model.diversity for model in report.models]),
-        _decisions(report),
         _corruptions(report),
-        _models(report),
     ]
     if evidence is not None:
         names = [model.name for model in report.models]
         sections += [_confusions(evidence, names), _accuracy_by_class(evidence, names)]
-        if "disagreement" in drawn:
-            sections.append(_disputed(evidence))
-        sections += [Section(title, [_examples(rows)], broad=True) for title, rows in chosen(evidence).items()]
     shown = [each if each.picture in drawn else replace(each, picture="") for each in sections]
     return [each for each in shown if each.picture or each.tables or each.notes or each.sentences]
 
@@ -115,7 +117,6 @@ PICTURES = {
     "scores": "Scores of right answers, wrong answers and OOD inputs",
     "detection": "ROC curves of OOD detection",
     "baselines": "Baselines: post-hoc OOD scores of a single model",
-    "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs: loss gap",
 }
 
@@ -128,7 +129,6 @@ CAPTIONS = {
     "baselines": "Above the dashed line: scores of each model; below it: scores of its single model. Lines are 95 % "
     "intervals. If an ensemble detects no more than the baselines of one checkpoint, it is not worth its cost for OOD "
     "detection.",
-    "disagreement": "Classes on which the members of the evaluated bundle disagree most.",
     "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. If the loss rises faster than "
     "the single model's, pruning costs robustness.",
 }
@@ -138,36 +138,72 @@ def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[
     """Render the page: verdict, tables, pictures; with ``evidence`` also classes and examples."""
     jinja2 = require("jinja2", "report", "write an evaluation as HTML")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["prose"] = lambda text: text.replace(" %", "\u00a0%")  # no line starts with %
+    escape, markup = jinja2.utils.markupsafe.escape, jinja2.utils.markupsafe.Markup
+    environment.filters["prose"] = lambda text: markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(_prose(text)))))
+    environment.filters["term"] = lambda text: next((name for name in GLOSSARY if re.search(rf"\b{name}\b", text)), "")
     ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (OOD)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
+    summary = _summary(report, top := next(iter(pictures), ""))
+    sections = evaluation_sections(report, evidence, pictures.keys() - {top})
+    words = repr((summary, sections))
     text: str = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=report.models[0].name,
         about=f"{report.examples} examples of {report.data}{ood}{intervals} · seed {report.seed}",
         version=__version__,
         warnings=report.notes,
-        summary=_summary(report, top := next(iter(pictures), "")),
-        sections=evaluation_sections(report, evidence, pictures.keys() - {top}),
+        summary=summary,
+        sections=sections,
+        glossary={name: text for name, text in GLOSSARY.items() if re.search(rf"\b{name}\b", words)},
         captions=CAPTIONS,
         pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
     )
     return text
 
 
+def _prose(text: str) -> str:
+    """Write percentages with a space that does not break."""
+    return re.sub(r"(?<=\d) ?%", "\u00a0%", text)
+
+
 MAIN_METRICS = (
     "accuracy", "span_f1", "exact_match", "micro_f1", "rmse", "correlation", "ndcg", "nll", "ece", "label_ece",
 )  # fmt: skip
 
+MAIN_DECISIONS = ("coverage", "risk", "answered_rmse", "true_positive_rate", "false_positive_rate")
+
+NARROW = 0.02
+"""Width of a range that more calibration examples need not halve."""
+
 
 def _summary(report: EvaluationReport, picture: str) -> Section:
-    """Top of the page: the verdict, one table of the main metrics, and one picture."""
+    """Top of the page: the verdict, one picture, advice, and one table with a row for each model."""
     columns = {name: column for name, column in TASKS[report.task].columns.items() if name in MAIN_METRICS}
     keys = {name: name for name in sorted(columns, key=MAIN_METRICS.index)}
     for score in ("predictive_entropy", "score_variance", "distance"):
         columns[score] = replace(DETECTION["fpr95"], title=f"OOD FPR95 by {SCORES[score]}")
         keys[score] = f"ood.{score}.fpr95"
-    table = Table(_named(report), {"": _figures(report, columns, keys)})
-    return Section("Verdict", [table], [DIRECTIONS], report.headline, picture, broad=True)
+    decisions = {name: DECISIONS[name] for name in MAIN_DECISIONS}
+    metrics = [*_figures(report, columns, keys), *_fact_rows(decisions, [each.decisions for each in report.models])]
+    header, *rows = zip(*metrics, *_latencies(report)[:1], strict=True)
+    named = [[Cell(model.name), *row] for model, row in zip(report.models, rows, strict=True)]
+    table = Table(["", *(cell.text for cell in header)], {"": named})
+    return Section("Verdict", [table], [*_advice(report), DIRECTIONS], report.headline, picture, broad=True)
+
+
+def _advice(report: EvaluationReport) -> list[str]:
+    """Advice from the data: more calibration examples, OOD data."""
+    advice = []
+    for threshold in report.models[0].calibration.get("thresholds", {}).values():
+        low, high = (threshold["measured"].get(f"coverage_{end}", 0) for end in ("low", "high"))
+        if high - low > NARROW:
+            n, ends = threshold["n"], f"{100 * low:.1f} % and {100 * high:.1f} %"
+            advice.append(
+                f"The thresholds rest on {n} calibration examples: between {ends} of new in-distribution inputs will "
+                f"be answered; {HALVING * n} examples would halve this range."
+            )
+    if report.ood is None:
+        advice.append("To measure the detection of unknown inputs, add OOD data with --ood.")
+    return advice
 
 
 def _comparison(report: EvaluationReport) -> Section:
@@ -181,9 +217,9 @@ def _comparison(report: EvaluationReport) -> Section:
             " A model is better or worse if the 95 % interval of the paired difference excludes zero. Points are "
             "percentage points."
         )
-    groups = {f"with {verdict.against}": _compared(report, verdict) for verdict in report.verdict}
-    table = Table(["", report.models[0].name, "the other", "difference"], groups)
-    return Section("Comparison", [table], [words], sentences, broad=True)
+    groups = {f"with {each.against}": _compared(report, each) for each in report.verdict if each.differences}
+    tables = [Table(["", report.models[0].name, "the other", "difference"], groups)] if groups else []
+    return Section("Comparison", tables, [words], sentences, broad=True)
 
 
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
@@ -211,19 +247,30 @@ def _named(report: EvaluationReport) -> list[str]:
 
 def _models(report: EvaluationReport) -> Section:
     """Kind, members, temperature, backend and latency of each model."""
-    names = ["kind", "members", "temperature", "backend"]
+    names = ["kind", "members", "temperature", "evaluated on", "timed on"]
     facts = []
     for model in report.models:
         ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
         temperature = " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
-        facts.append([model.kind, str(model.members), temperature, f"{model.backend}, {model.precision}"])
+        places = f"{model.backend} {model.precision}", model.latency_on or "–"
+        facts.append([model.kind, str(model.members), temperature, *places])
     rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
-    if report.batch:
-        times = [(model.latency_ms, f"on {model.latency_on}") for model in report.models]
-        cells = [Cell("–") if latency is None else Cell(f"{latency:.1f}", where) for latency, where in times]
-        rows.append([Cell(f"ms for a batch of {report.batch}"), *cells])
     words = report.latency_note or ("" if report.batch else "measure it with hydrant evaluate --latency")
-    return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
+    table = Table(_named(report), {"": [*rows, *_latencies(report)]})
+    return Section("Models and latency", [table], [f"Latency: {words}."] if words else [])
+
+
+def _latencies(report: EvaluationReport) -> list[Row]:
+    """Return a row of latencies, and of their ratios to the last model's, if measured."""
+    times = np.array([model.latency_ms for model in report.models], float)  # None: NaN
+    rows = {f"ms for a batch of {report.batch}": (times, "{:.1f}")}
+    if len(times) > 1:
+        rows[f"cost relative to {report.models[-1].name}"] = times / times[-1], "{:.2f} ×"
+    return [
+        [Cell(name), *(Cell(form.format(value) if math.isfinite(value) else "–") for value in values)]
+        for name, (values, form) in rows.items()
+        if np.isfinite(values).any()
+    ]
 
 
 SELECTIVE = ("aurc", "augrc", "risk_at_80", "risk_at_90", "risk_at_95")
@@ -322,20 +369,53 @@ def _baselines(report: EvaluationReport) -> Section:
 def _facts(
     report: EvaluationReport, title: str, columns: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]
 ) -> Section:
-    rows = [
+    rows = _fact_rows(columns, facts)
+    return Section(title, [Table(_named(report), {"": rows})] if rows else [])
+
+
+def _fact_rows(columns: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]) -> list[Row]:
+    """Return a row for each fact that any model has."""
+    return [
         [Cell(column.title), *(Cell(column.text(values.get(name))) for values in facts)]
         for name, column in columns.items()
         if any(values.get(name) is not None for values in facts)
     ]
-    return Section(title, [Table(_named(report), {"": rows})] if rows else [])
+
+
+AIMS = {
+    "coverage": "{:g} % of inputs answered",
+    "risk": "at most {:g} % of answers wrong",
+    "false_alarm": "{:g} % of in-distribution inputs flagged",
+}
+"""Targets of thresholds."""
 
 
 def _decisions(report: EvaluationReport) -> Section:
+    """Thresholds with their values, targets and promises, and what they do to these data."""
     unit = TASKS[report.task].unit
     title = f"Decisions on {unit}" if unit else "Decisions"
     if not any(model.decisions for model in report.models):
         return Section(title, notes=["No model has thresholds; fit them with `hydrant calibrate`."])
-    return _facts(report, title, DECISIONS, [model.decisions for model in report.models])
+    groups: dict[str, Sequence[Row]] = {}
+    notes: list[str] = []
+    for model in filter(lambda each: each.calibration, report.models):
+        lines = dict(calibration_lines({**model.calibration, "fitted": None}))
+        aims = {
+            DECIDED[name]: AIMS[aim].format(100 * value)
+            for name, threshold in model.calibration["thresholds"].items()
+            for aim, value in threshold["target"].items()
+            if aim in AIMS
+        }
+        groups[model.name] = [
+            [Cell(name), *(Cell(_prose(text), kind="words") for text in (lines[name], aims.get(name, "–")))]
+            for name in lines
+            if name not in ("temperature", "calibration", "ranges")
+        ]
+        notes += [f"{lines['ranges'].capitalize()}."] if "ranges" in lines else []
+    here = _facts(report, title, DECISIONS, [model.decisions for model in report.models])
+    groups = {name: rows for name, rows in groups.items() if rows}
+    rules = [Table(["", "threshold, and its effect on validation data", "fitted for"], groups)] if groups else []
+    return replace(here, tables=[*rules, *here.tables], notes=list(dict.fromkeys(notes)), broad=True)
 
 
 def _corruptions(report: EvaluationReport) -> Section:
@@ -383,26 +463,20 @@ def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
     return Section("Accuracy by class", _folding(["class", "examples", *names], rows, "classes"), broad=True)
 
 
-def _disputed(evidence: Evidence) -> Section:
-    """Classes on which the members disagree most."""
+def _examples(title: str, counted: tuple[int, Sequence[Example]]) -> Section:
+    """Examples of one kind, most confident first."""
+    count, examples = counted
+    note = f"The {len(examples)} most confident of {count} {KINDS[title]}." if count else f"No {KINDS[title]}."
     rows = []
-    for each in most_disputed(evidence):
-        shares = f"{100 * each.disagreement:.1f} %", f"{each.mutual_information:.4f}", f"{100 * each.accuracy[0]:.1f} %"
-        rows.append([Cell(text) for text in (each.name, str(each.examples), *shares)])
-    columns = ["class", "examples", "disagreement", "mutual information", "accuracy"]
-    return Section(PICTURES["disagreement"], [Table(columns, {"": rows})], picture="disagreement", broad=True)
-
-
-def _examples(examples: Sequence[Example]) -> Table:
-    rows = [
-        [
-            Cell(short(each.text, 160), kind="words", image=each.image),
-            Cell(each.label or "–", kind="words"),
-            Cell(each.predicted, kind="words wrong" if each.label not in (None, each.predicted) else "words"),
-            Cell(f"{100 * each.confidence:.1f} %"),
-            Cell(f"{each.predictive_entropy:.3f}"),
-            Cell(f"{each.mutual_information:.4f}"),
-        ]
-        for each in examples
-    ]
-    return Table(["input", "label", "predicted", "confidence", "predictive entropy", "mutual information"], {"": rows})
+    for each in examples:
+        wrong = " wrong" * (each.label not in (None, each.predicted))
+        cells = {
+            "input": Cell(short(each.text, 160), kind="words", image=each.image),
+            "label": Cell(each.label or "", kind="words"),
+            "predicted": Cell(each.predicted, kind=f"words{wrong}"),
+            "confidence": Cell(f"{100 * each.confidence:.1f} %"),
+            "distance": Cell("" if each.distance is None else f"{each.distance:.2f}".replace("-", "−")),
+        }
+        rows.append({name: cell for name, cell in cells.items() if cell.text})
+    tables = [Table(list(rows[0]), {"": [list(row.values()) for row in rows]})] if rows else []
+    return Section(title, tables, [note], broad=True)

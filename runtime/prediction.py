@@ -162,7 +162,7 @@ class Prediction:
         return {name: array for name in NAMES if (array := getattr(self, name)) is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """The arrays that are set by name, as ``pandas.DataFrame`` takes them: matrices as lists of rows."""
+        """The arrays that are set, as ``pandas.DataFrame`` takes them: two-dimensional ones as lists of rows."""
         return {name: array if array.ndim == 1 else list(array) for name, array in self.arrays.items()}
 
     def _columns(self, per_class: bool) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """Verdicts, tables and pages of evaluation reports."""
 
+import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import Examples
 from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
+from hydrant.evaluation.metric_names import GLOSSARY
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.report_tables import page
@@ -133,13 +137,17 @@ def test_verdict_in_every_form_of_the_report() -> None:
     for verdict in (first, second):
         assert verdict["sentence"] in text
         assert verdict["sentence"] in unescape(html).replace("\xa0%", " %")
-    opening, comparison = html.split("<section")[1:3]
+    opening, *_ = html.split("<section")[1:]
+    comparison = html.split("<h2>Comparison</h2>")[1].split("</section>")[0]
     assert "<h2>Verdict</h2>" in opening, "before every other section"
     assert "ours is better in accuracy than single." in opening
     assert "ours and &lt;other&gt; were compared without intervals." in opening
-    for section, cells in ((opening, ["95.7 %"] * 3), (comparison, ["95.7 %", "95.7 %", "+1.2 points"])):
-        rows = re.findall(r'<tr><th scope="row">accuracy.*?</tr>', section)
-        assert re.findall(r"<td[^>]*>([^<]*)", rows[0]) == cells, "every model's metric"
+    for section, title, cells in (
+        *((opening, name, ["95.7 %", "0.200", "1.12 %", "29.0 %"]) for name in ("ours", "single", "&lt;other&gt;")),
+        (comparison, "accuracy", ["95.7 %", "95.7 %", "+1.2 points"]),
+    ):
+        rows = re.findall(rf'<tr><th scope="row">{title}.*?</tr>', section)
+        assert re.findall(r"<td[^>]*>([^<]*)", rows[0]) == cells
     assert '<td class="words better">' in rows[0]
     assert "with &lt;other&gt;" in comparison
 
@@ -202,6 +210,44 @@ def test_words_are_escaped_once_and_labels_beyond_the_first_are_folded() -> None
     assert "&lt;0&gt;" in shown, "of the lowest average precision"
     assert "&lt;24&gt;" in folded
     assert "<24>" not in evaluation_text(evaluation)
+
+
+def test_thresholds_advice_and_examples() -> None:
+    """Two of six inputs are wrong, two are flagged, and one of two OOD inputs is not."""
+    measured = {"coverage": 0.96, "coverage_low": 0.914, "coverage_high": 0.985}
+    thresholds = [Threshold("confidence", 0.5, {"coverage": 0.95}, measured, 150),
+                  Threshold("distance", 2.25, {"false_alarm": 0.05}, {"false_positive_rate": 0.04}, 150)]  # fmt: skip
+    calibration = Calibration(1.2, dict(zip(("abstain", "ood"), thresholds, strict=True)), fitted={})
+    facts = json.loads(json.dumps(calibration.to_json()))
+    ours = replace(model("ours"), calibration=facts, decisions={"coverage": 0.9}, latency_ms=3.0, latency_on="x fp32")
+    given = evidence([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1])
+    unknown = replace(evidence([0, 0], [0, 0]).seen[0].prediction, out_of_distribution=np.array([True, False]))
+    known = replace(given.seen[0].prediction, out_of_distribution=np.array([True, False, False, True, False, False]))
+    seen, seen_ood = ([replace(given.seen[0], prediction=each)] for each in (known, unknown))
+    given = replace(given, seen=seen, seen_ood=seen_ood, ood=Examples(["first", "second"], None, "ood.csv"))
+    html = page(replace(report(ours), batch=4), given, {}).replace("\xa0%", " %")
+    sections = dict(re.findall(r"<h2>(.*?)</h2>(.*?)</section>", html, re.DOTALL))
+    assert "150 calibration examples: between 91.4 % and 98.5 %" in sections["Verdict"]
+    assert "600 examples" in sections["Verdict"]
+    assert "add OOD data" in sections["Verdict"]
+    for words in ("confidence below 0.5000 (answers 96.0 % [91.4 to 98.5 %])", "95 % of inputs answered",
+                  "distance above 2.2500", "5 % of in-distribution inputs flagged"):  # fmt: skip
+        assert words in sections["Decisions"], words
+    shown = {"Confident errors": [1, 2], "False flags": [0, 3], "Missed unknowns": ["second"]}
+    for title, names in shown.items():
+        texts = [unescape(text) for text in re.findall(r'<th scope="row" class="words">(.*?)</th>', sections[title])]
+        assert texts == [name if isinstance(name, str) else f"text <{name}>" for name in names]
+    alone = page(report(model("ours")), None, {})
+    assert "Confident errors" not in alone, "a regression has none"
+    assert "No model has thresholds" in alone
+
+
+def test_linked_terms_are_explained_as_in_the_glossary() -> None:
+    html = page(report(model("ours")), None, {})
+    links, names = (set(re.findall(pattern, html)) for pattern in ('href="#(.*?)"', 'id="(.*?)"'))
+    assert {"glossary", "term-NLL", "term-FPR95"} <= links <= names
+    text = (Path(__file__).parents[1] / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    assert not [name for name, words in GLOSSARY.items() if f"| {name} | {words}" not in text]
 
 
 def test_page_is_accessible() -> None:

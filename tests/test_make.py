@@ -187,12 +187,16 @@ def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoin
     recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-3, control=True)
     report = make_small(tables, bert_checkpoint, tmp_path / "out", recipe=recipe)
     models = report.stages["evaluate"]["models"]
-    assert [model["kind"] for model in models] == ["bundle", "single", "checkpoint", "control", "control"]
+    assert [model["kind"] for model in models[:3]] == ["bundle", "single", "checkpoint"]
+    assert [model["name"] for model in models[3:]] == ["control-above-fork", "control-whole"]
     for model in models[3:]:
         tuned = Bundle.open(tmp_path / "out.control" / model["name"])
         assert tuned.has("density.safetensors")
-        frozen = tuned.manifest["fusion"]["tuned"]["settings"]["frozen"]
-        assert frozen == (0 if "whole" in model["name"] else Bundle.open(report.bundle).plan().fork)
+        record = tuned.manifest["fusion"].get("tuned")
+        assert model["kind"] == ("single" if record is None else "control"), "tuning may not have helped"
+        if record is not None:
+            fork = Bundle.open(report.bundle).plan().fork
+            assert record["settings"]["frozen"] == (0 if model["name"] == "control-whole" else fork)
 
 
 @given(

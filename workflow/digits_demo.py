@@ -152,10 +152,10 @@ def _compare(
     titles = [f"{'letter' if index < len(ood) // 2 else 'photograph'} (ood.npz, x[{index}])" for index in shown]
     examples += prediction_rows(ood.take(shown), titles, names, len(examples))
     keys = ("accuracy", "nll", "ece", "predictive_entropy_auroc", "distance_auroc")
-    fused_row, single_row = ([figures[key] for key in keys] for figures in made.figures()[:2])
+    measured: list[list[Any]] = [[figures[key] for key in keys] for figures in made.figures()[:2]]
     rows = [
-        Row("single model", *single_row, 1.0),
-        Row(f"fused ensemble (M = {MEMBERS})", *fused_row, Ratio.of(*seconds.T).median),
+        Row("single model", *[*measured[1], 1.0]),
+        Row(f"fused ensemble (M = {MEMBERS})", *[*measured[0], Ratio.of(*seconds.T).median]),
     ]
     bundle = Bundle.open(stage / "bundle")
     bundle.add({PICTURE: picture, "reports/demo.json": to_json_bytes([asdict(row) for row in rows])})

@@ -11,6 +11,9 @@ from ..taps import WEIGHED
 
 Line = tuple[str, str]
 
+DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}
+"""Titles of thresholds."""
+
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {
@@ -43,7 +46,7 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
     lines = [("calibration", source) if score else ("temperature", f"{facts['temperature']:g} ({source})")]
     if facts.get("labels"):
         lines = _labels(facts["labels"], source)
-    for name, title in ((ABSTAIN, "abstains"), (OOD, "flags as OOD")):
+    for name, title in DECIDED.items():
         if name in facts["thresholds"]:
             threshold = facts["thresholds"][name]
             line = f"{threshold['score'].replace('_', ' ')} {threshold['side']} {threshold['value']:.4f}"
