@@ -67,9 +67,9 @@ class Density:
     location: np.ndarray
     scale: np.ndarray
     fitted: Mapping[str, Any] = field(default_factory=dict)
-    location_slope: np.ndarray | None = None
-    scale_slope: np.ndarray | None = None
-    log_length: np.ndarray | None = None
+    location_slope: np.ndarray | Any = None
+    scale_slope: np.ndarray | Any = None
+    log_length: np.ndarray | Any = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The tensors by their names in the file."""

@@ -46,6 +46,10 @@ MIN_TEXTS = 100
 MIN_SCALE = 0.1
 """Lowest scale ÷ its mean over the validation texts: the scale is positive for every length."""
 
+STEEPEST = 30.0
+"""Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values: where
+validation texts hardly differ in length, they do not determine it."""
+
 
 class Reference:
     """The fused module of a bundle, run on raw examples."""
@@ -155,12 +159,13 @@ def _lines(squared: np.ndarray, lengths: np.ndarray, least: np.ndarray) -> dict[
     """
     inverse, logs = 1 / lengths.astype(np.float64), np.log(lengths)
     ends = np.stack([1 - inverse, inverse], axis=1)  # weights [N, 2] of a line's values at 1/n = 0 and 1
-    locations = np.linalg.lstsq(ends, squared)[0]  # [2, K]
+    held = np.vstack([ends, [-1 / STEEPEST, 1 / STEEPEST]])  # with the prior as one more example
+    locations = np.linalg.lstsq(held, np.pad(squared, ((0, 1), (0, 0))))[0]  # [2, K]
     apart = np.abs(squared - ends @ locations)
     mean = apart.mean(axis=0)
     if (mean < least).any():
         return {}
-    scales = _at_least(MIN_SCALE * mean, ends, apart)
+    scales = _at_least(MIN_SCALE * mean, held, np.pad(apart, ((0, 1), (0, 0))))
     scales *= np.sqrt(((apart / (ends @ scales)) ** 2).mean(axis=0))
     lines = {"location": locations, "scale": scales}
     starts = {name: line[0] for name, line in lines.items()}

@@ -88,9 +88,11 @@ def _remarks(report: MakeReport) -> list[str]:
         why = f", and at an accuracy of {accuracy:.2f} entropy may detect better than the distance" if low else ""
         lines.append(f"detection was not measured: there were no OOD data (--ood){why}")
     if evaluated["models"][0]["members"] == 1:
+        entropies = "mutual information and often lowers NLL and FPR95 by entropy"
+        gains = "the variance of their scores" if "rmse" in report.figures()[0] else entropies
         lines.append(
             "a whole `hydrant make`, without --fast or --members 1, takes minutes and tunes members that disagree: it "
-            "adds mutual information and often lowers NLL and FPR95 by entropy; its verdict says what it gained"
+            f"adds {gains}; its verdict says what it gained"
         )
     return lines
 

@@ -12,6 +12,9 @@ from . import shared
 from .command_options import Command, call, numbers, positive, seconds
 from .terminal import show, table
 
+SLOWER = 1.3
+"""Latency ratio ÷ FLOPs ratio that needs an explanation."""
+
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"
 
 
@@ -46,6 +49,9 @@ def profile_text(report: ProfileReport, path: Path) -> str:
     if report.layers is not None:
         parts.append(_layers(report.layers, report.settings))
     lines = [f"warning: {text}" for text in report.warnings] + [f"note: {text}" for text in report.notes]
+    ratios = [(case.ratios.get("single"), case.flops_ratio) for case in report.cases]
+    if any(ratio is not None and flops and ratio.median > SLOWER * flops for ratio, flops in ratios):
+        lines.append("note: in small models many short operators take the time, not arithmetic: latency exceeds FLOPs")
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
     if report.written:
         lines.append("wrote " + " and ".join(str(path / name) for name in sorted(report.written)))

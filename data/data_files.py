@@ -51,10 +51,10 @@ def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing
     return _record_rows(path, columns, missing)
 
 
-def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
-    """A row for each line, without its end."""
+def stream_lines(file: BinaryIO) -> Iterator[Row]:
+    """A row for each line of standard input, without its end."""
     for number, line in enumerate(_limited(file, b""), start=1):
-        where = f"line {number} of {name}"
+        where = f"line {number} of standard input"
         _check_length(len(line), where)
         try:
             yield Row(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"), None, where)

@@ -19,7 +19,7 @@ from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
 from .python_inputs import column_names, feature_of, is_table, item_rows, only_split, ordered, table_rows, unformatted
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
-from .specs import InputSpec
+from .specs import InputSpec, Modality
 from .tensors import TensorProcessor
 from .text import empty_text
 
@@ -91,6 +91,12 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
         what = f"{ood if paths else kind_of(ood)} is given both as {roles[0]} and as {roles[1]}"
         raise InputError(f"{what}; expected inputs of another distribution")
+
+
+def check_folder(data: Any, modality: Modality) -> None:
+    """Reject a folder of images or sounds for a model of texts."""
+    if modality == "text" and isinstance(data, str | Path) and Path(data).is_dir():
+        raise InputError(f"data {data} is a folder of images or sounds, but the model reads texts; expected a table")
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:

@@ -132,7 +132,8 @@ class TextProcessor:
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
             raise InputError(
-                f"input {index} has no room in {self.max_tokens} tokens, the limit of this model or max_length"
+                f"input {index} does not fit into {self.max_tokens} tokens, the limit of the model or of max_length: "
+                "special tokens and one token of each text need more; raise max_length, or give no pair"
             )
         dropped = set()
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):

@@ -77,7 +77,7 @@ def measure_baselines(
     progress: Progress,
 ) -> list[BaselineReport]:
     """Measure the baselines of the single model behind each model."""
-    reports = []
+    reports: list[BaselineReport] = []
     for model in models:
         if model.twin:
             reports.append(replace(reports[-1], of=single_model_of(model)))

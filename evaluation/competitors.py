@@ -152,10 +152,10 @@ def _open_checkpoint(
 
     ensemble = single_model(_loaded(source, bundle) if model is None else model, source).eval()
     architecture = ensemble.architecture
-
+    place = Path(source).resolve() if Path(source).is_dir() else Path(source)
     module = opened.enter_context(TorchModule(ensemble))
     return Model(
-        (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
+        f"{place.parent.name}/{place.name}" if place.name.isdigit() else place.name,
         "checkpoint",
         module,
         module.precision,

@@ -19,7 +19,7 @@ from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import CALIBRATION, Bundle, located
 from ..bundle.strict_json import to_json_bytes
 from ..data.data_options import DataOptions
-from ..data.examples import Examples, check_alike, check_apart, read_examples
+from ..data.examples import Examples, check_alike, check_apart, check_folder, read_examples
 from ..data.specs import Modality
 from ..errors import InputError, check_seed, require
 from ..metrics.gates import Precision
@@ -98,6 +98,8 @@ def evaluate(
     _check_html(html, bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
+    for source in (data, ood):
+        check_folder(source, bundle.any_architecture().modality)
     check_seed(seed)
     test_set = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     if figures.caution and not TASKS[task].query_groups(test_set):

@@ -68,15 +68,16 @@ def rival_files(rival: Bundle) -> dict[str, bytes]:
 def restored_rival(bundle: Bundle, single: Any, folder: Path) -> Bundle | None:
     """Write the rival of a bundle from its checkpoint's module; ``None`` without a rival of this checkpoint.
 
-    A bundle calibrated again on other data has no rival.
+    A bundle calibrated again on other data, or for other targets, has no rival.
     """
     from ..fusion import save_bundle
 
     if not bundle.has(FACTS):
         return None
     stored = convert(bundle.read_json(FACTS), Stored, bundle.path / FACTS)
-    if _data(stored.calibration) != _data(bundle.calibration()):
-        log.warning("%s was calibrated again on other data: no calibrated single model beside it", bundle.path.name)
+    if _terms(stored.calibration) != _terms(bundle.calibration()):
+        again = "%s was calibrated again, on other data or for other targets: no calibrated single model beside it"
+        log.warning(again, bundle.path.name)
         return None
     rival = save_bundle(single, folder, tensors_only=True)
     if rival.digests()[WEIGHTS] != stored.weights_sha256:
@@ -85,6 +86,9 @@ def restored_rival(bundle: Bundle, single: Any, folder: Path) -> Bundle | None:
     return rival.add({CALIBRATION: to_json_bytes(stored.calibration), **distance})
 
 
-def _data(calibration: Mapping[str, Any]) -> Any:
-    fitted = calibration.get("fitted")
-    return fitted.get("fingerprints", fitted.get("data")) if isinstance(fitted, Mapping) else None
+def _terms(calibration: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the data of a calibration, and the targets of its thresholds."""
+    fitted, thresholds = calibration.get("fitted"), calibration.get("thresholds")
+    data = fitted.get("fingerprints", fitted.get("data")) if isinstance(fitted, Mapping) else None
+    limits = thresholds.items() if isinstance(thresholds, Mapping) else ()
+    return data, {name: limit.get("target") for name, limit in limits if isinstance(limit, Mapping)}

@@ -117,6 +117,6 @@ class Evidence:
     test_set: Examples
     ood: Examples | None
     seen: list[Observation]
-    seen_ood: list[Observation | None]
+    seen_ood: Sequence[Observation | None]
     labels: list[str]
     images: bool

@@ -324,10 +324,7 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> Section:
         for score, words in SCORES.items()
     }
     groups = {words: rows for words, rows in by_score.items() if rows}
-    has_energy = [f"{prefix}.energy.auroc" in model.figures for model in report.models]
-    missing = report.task == "classification" and not all(has_energy)
-    remarks = ["Graphs of hydrant 0.1 have no energy; export them again."] if groups and missing else []
-    return Section(title, [Table(_named(report), groups)] if groups else [], remarks)
+    return Section(title, [Table(_named(report), groups)] if groups else [])
 
 
 def _figures(report: EvaluationReport, columns: Mapping[str, Column], keys: Mapping[str, str]) -> list[Row]:

@@ -13,7 +13,7 @@ BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "no
 
 SCALED = ("nll", "ece", "label_ece")
 
-ALONE = "No model to compare with; --compare MODEL, such as the single model, shows gains and losses."
+ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
 
 def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
@@ -32,7 +32,7 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     rival = singles[0] if singles and models[0].kind == "bundle" else None
     sentences = [] if rival is None else _gains(rival)
     if rival is not None and _unfinished(models):
-        sentences.append("Tuning improves the single model more than the members do: train it further first.")
+        sentences.append("Tuning alone already improves the single model: train it further first.")
     if not detection:
         sentences.append("Without OOD data, detection was not measured.")
     others = [each for each, model in zip(compared, models[1:], strict=True) if rival is None or _own(model)]
@@ -52,7 +52,7 @@ def _gains(verdict: Verdict) -> list[str]:
         return [f"The members and the {verdict.against}, were compared without intervals."]
     lost = f", and are worse in {_and(worse)}" if worse else ""
     if not better:
-        advice = "`hydrant make --members 1` builds that model, which is simpler and decides alike."
+        advice = "`hydrant make --members 1` builds that model, which is simpler."
         return [f"The members show no gain over the {verdict.against}{lost}.", advice]
     shown = f"The members improve {_and(better)} over the {verdict.against}{lost}."
     return [shown, f"No difference is shown in {_and(same)}."] if same else [shown]

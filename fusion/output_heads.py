@@ -225,7 +225,7 @@ class Ensemble(nn.Module):
         """Names of the vectors that the distance reads; empty until it is fitted."""
         return () if self.distance is None else self.distance.density.taps
 
-    def lengths(self, inputs: Mapping[str, Tensor | None]) -> Tensor | None:
+    def lengths(self, inputs: Mapping[str, Any]) -> Tensor | None:
         """Number of tokens [B] of texts that have one distance each, at least 1; ``None`` for others."""
         if not has_length(self.architecture):
             return None
@@ -233,7 +233,7 @@ class Ensemble(nn.Module):
         counts = inputs["input_ids"].new_ones(inputs["input_ids"].shape) if mask is None else mask
         return counts.sum(dim=1).clamp_min(1).float()
 
-    def answer(self, logits: Tensor, features: Tensor, inputs: Mapping[str, Tensor | None]) -> Output:
+    def answer(self, logits: Tensor, features: Tensor, inputs: Mapping[str, Any]) -> Output:
         """Apply the task's head to member logits and the vectors of :attr:`taps`."""
         temperatures = self.label_temperatures or (self.temperature,)
         if self.distance is None:

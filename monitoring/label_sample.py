@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ class LabelSample:
                 continue
             for why, chosen in self._chosen.items():
                 key = self._seen if why == "random" else json.dumps(row["input"])  # frequent inputs count as often
-                chosen[key] = (self._rank(why, row), row)
+                if (rank := self._rank(why, row)) is not None:
+                    chosen[key] = rank, row
         for why, chosen in self._chosen.items():
             most = self._most[why] if why == "random" else sum(self._most.values())  # some are drawn at random, too
             self._chosen[why] = dict(nlargest(most, chosen.items(), key=lambda each: each[1][0]))
@@ -62,16 +64,19 @@ class LabelSample:
             table.write(rows)
         return len(rows)
 
-    def _rank(self, why: str, row: Mapping[str, Any]) -> float:
-        scores = [row[name] for name in SCORES.get(why, ()) if row.get(name) is not None]
-        return self._draw.random() if why == "random" else float(scores[0]) if scores else 0.0
+    def _rank(self, why: str, row: Mapping[str, Any]) -> float | None:
+        if why == "random":
+            return self._draw.random()
+        return next((float(row[name]) for name in SCORES[why] if row.get(name) is not None), None)
 
     def _row(self, row: Mapping[str, Any], why: str) -> dict[str, Any]:
         value, name = row["input"], self._modality
-        if isinstance(value, str) and value.startswith('["'):  # a pair in a table
-            value = json.loads(value)
-        if isinstance(value, list):
-            inputs = {"text": value[0], "text_pair": value[1]}
+        pair = value
+        if isinstance(value, str) and value.startswith('["'):  # a pair in a table, or a text
+            with suppress(ValueError, RecursionError):
+                pair = json.loads(value)
+        if isinstance(pair, list) and len(pair) == 2:
+            inputs = {"text": pair[0], "text_pair": pair[1]}
         else:
             inputs = {name: value if name == "text" else str(Path(value).resolve())}
         predicted = row.get("label", row.get("labels", row.get("score")))

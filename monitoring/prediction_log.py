@@ -59,6 +59,8 @@ class Own:
 
 def logged_rows(path: str | Path) -> Iterator[tuple[Any, str]]:
     """Rows of a file without empty fields, each with its place, such as "row 3 of log.csv"."""
+    if not Path(path).exists():
+        raise InputError(f"log {path} does not exist; expected a file of `hydrant predict --output`")
     records, _ = READERS.get(Path(path).suffix.lower(), READERS[".jsonl"])(Path(path))
     for number, record in enumerate(records, start=1):
         row = {name: _value(name, value) for name, value in record.items() if value not in (None, "")}

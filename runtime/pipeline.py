@@ -149,8 +149,8 @@ class Pipeline(_Pipeline):
 
     Every answer also has the uncertainties and decisions of ``Prediction`` that the bundle supports:
     ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``, ``energy``, ``distance``,
-    ``abstain``, ``out_of_distribution`` and ``prediction_set``; for regression ``score_variance``, ``interval_low``
-    and ``interval_high``. Thread-safe.
+    ``length_deviation``, ``abstain``, ``out_of_distribution`` and ``prediction_set``; for regression also
+    ``score_variance``, ``interval_low`` and ``interval_high``. Thread-safe.
 
     Args:
         predictor: predictor to use; closed with the pipeline.

@@ -161,19 +161,12 @@ class Prediction:
         """The arrays that are set, by name."""
         return {name: array for name in NAMES if (array := getattr(self, name)) is not None}
 
-    def to_dict(self, *, per_class: bool = False) -> dict[str, Any]:
-        """One-dimensional columns by name, as ``pandas.DataFrame`` and ``polars.DataFrame`` take them.
+    def to_dict(self) -> dict[str, Any]:
+        """The arrays that are set, as ``pandas.DataFrame`` takes them: two-dimensional ones as lists of rows."""
+        return {name: array if array.ndim == 1 else list(array) for name, array in self.arrays.items()}
 
-        ``label`` has names, ``None`` for failed inputs. Multi-label ``labels`` and ``prediction_set`` have lists of
-        names.
-
-        Args:
-            per_class: add a column for each class of the two-dimensional fields, such as ``probabilities.NAME``, and
-                for each member's score.
-
-        Raises:
-            InputError: this is a prediction of tokens.
-        """
+    def _columns(self, per_class: bool) -> dict[str, Any]:
+        """One-dimensional columns by name; two-dimensional fields as a column for each class, if ``per_class``."""
         names = self._names()
         columns: dict[str, Any] = {}
         for name, array in self.arrays.items():
@@ -190,21 +183,25 @@ class Prediction:
         return columns
 
     def to_pandas(self, *, per_class: bool = False, index: Any = None) -> Any:
-        """A pandas ``DataFrame``, one row for each input; columns as in :meth:`to_dict`.
+        """A pandas ``DataFrame``, one row for each input.
+
+        ``label`` has names, ``None`` for failed inputs. Multi-label ``labels`` and ``prediction_set`` have lists of
+        names.
 
         Args:
-            per_class: as in :meth:`to_dict`.
+            per_class: add a column for each class of the two-dimensional fields, such as ``probabilities.NAME``, and
+                for each member's score.
             index: index of the rows, such as that of the predicted table.
 
         Raises:
-            InputError: as in :meth:`to_dict`.
+            InputError: this is a prediction of tokens.
             MissingExtraError: pandas is not installed.
         """
-        return require("pandas", None, "make a pandas table").DataFrame(self.to_dict(per_class=per_class), index)
+        return require("pandas", None, "make a pandas table").DataFrame(self._columns(per_class), index)
 
     def to_polars(self, *, per_class: bool = False) -> Any:
         """As :meth:`to_pandas`, a polars ``DataFrame``."""
-        return require("polars", None, "make a polars table").DataFrame(self.to_dict(per_class=per_class))
+        return require("polars", None, "make a polars table").DataFrame(self._columns(per_class))
 
     def rows(self, labels: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """One JSON-ready dict for each input: named labels or score, uncertainties and decisions.

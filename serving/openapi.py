@@ -22,6 +22,9 @@ BODIES: dict[str, type[msgspec.Struct]] = {"predict": PredictBody, "explain": Pr
 BODIES |= {"index": IndexBody, "load": LoadBody, "unload": UnloadBody}
 ANSWERS: dict[str, type[msgspec.Struct]] = {"predict": PredictAnswer}
 """Last part of a path → struct of its JSON."""
+FILES: dict[str, Any] = {"multipart/form-data": {}, "image/*": {}, "audio/*": {}}
+OTHERS = {"predict": FILES, "explain": FILES, "infer": {"application/octet-stream": {}}}
+"""Last part of a path → other content types of its body."""
 
 
 def openapi_route(needs_token: bool) -> Route:
@@ -54,7 +57,8 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
             "responses": {"200": {"description": "The answer.", **answer}, "default": ERROR},
         }
         if last in BODIES:
-            operation["requestBody"] = _content(schema_of[BODIES[last]])
+            content = _content(schema_of[BODIES[last]])["content"]
+            operation["requestBody"] = {"content": {**content, **OTHERS.get(last, {})}}
         paths[route.path] = {"post" if "POST" in (route.methods or ()) else "get": operation}
     facts = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
     if not needs_token:

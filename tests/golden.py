@@ -8,7 +8,7 @@ of ``Prediction`` and, for images, ``pixel_values``.
 
 import sys
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +305,10 @@ def expected(folder: Path, inputs: Any) -> Path:
     """Write Python's prediction."""
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
         prediction = predictor.predict(inputs)
-        arrays = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+        arrays = dict(prediction.arrays)
         if isinstance(inputs, list):
             arrays["pixel_values"] = pixel_values(predictor, inputs)
-    np.savez(folder / "expected.npz", **{name: array for name, array in arrays.items() if array is not None})
+    np.savez(folder / "expected.npz", **arrays)
     return folder
 
 

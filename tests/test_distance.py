@@ -18,7 +18,7 @@ import torch
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.features import MIN_SCALE, MIN_TEXTS, best_set, by_set, standardised_by
+from hydrant.calib.features import MIN_SCALE, MIN_TEXTS, STEEPEST, best_set, by_set, standardised_by
 from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised
 from hydrant.calib.taps import named_taps
 from hydrant.cli.prediction_text import prediction_text
@@ -158,11 +158,13 @@ def by_lines(near: np.ndarray, lengths: np.ndarray, squared: np.ndarray, tokens:
     """Distances with the length by SciPy, in float64: validation [N, K], its tokens [N], [B, K], [B] → [B]."""
     total = np.zeros(len(squared))
     for values, rows in zip(near.T, squared.T, strict=True):
-        slope, location = np.polyfit(1 / lengths, values, 1)
-        apart = np.abs(values - location - slope / lengths)
         ends = np.stack([1 - 1 / lengths, 1 / lengths], axis=1)  # of n = ∞ and n = 1
+        held = np.vstack([ends, [-1 / STEEPEST, 1 / STEEPEST]])
+        location, nearest = np.linalg.lstsq(held, np.append(values, 0))[0]
+        slope = nearest - location
+        apart = np.abs(values - location - slope / lengths)
         limits = MIN_SCALE * apart.mean(), np.inf
-        whole, one = scipy.optimize.lsq_linear(ends, apart, limits, tol=1e-14).x
+        whole, one = scipy.optimize.lsq_linear(held, np.append(apart, 0), limits, tol=1e-14).x
         factor = np.sqrt(np.mean((apart / (whole + (one - whole) / lengths)) ** 2))
         total += (rows - location - slope / tokens) / (factor * (whole + (one - whole) / tokens))
     return total / near.shape[1]
@@ -191,6 +193,8 @@ def test_lines_in_the_inverse_length(shape: tuple[int, int], slope: float, longe
     few, equal = standardised_by(density, near[:50], lengths[:50]), standardised_by(density, near, 0 * lengths + 7)
     for constant, rows in ((few, near[:50]), (equal, near)):
         np.testing.assert_allclose(constant.location, rows.mean(axis=0), rtol=1e-5)
+    steep = standardised_by(density, near, np.where(np.arange(len(near)) < 5, 500, 512))
+    assert (abs(steep.location_slope) < 5 * near.std(axis=0)).all()  # long texts say nothing about short ones
 
 
 def test_classes_with_one_example_and_none() -> None:

@@ -275,7 +275,7 @@ def test_drift_of_a_log(bundle: Path, logs: dict[str, Path]) -> None:
 def test_inputs_worth_labelling_calibrate_again(bundle: Path, ending: str, tmp_path: Path) -> None:
     """Every form that `predict` writes is read, and a file to label that was filled in is data for `calibrate`."""
     given = texts(120, 5, tmp_path)
-    given[7] = given[8] = "nobody said this before"
+    given[7] = given[8] = '["nobody said this before'  # begins like a pair in a table
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*given, ""]))
     log, label = tmp_path / f"log.{ending}", tmp_path / "label.csv"
     arguments = ("--input", tmp_path / "in.jsonl", "--output", log, "--skip-invalid", "--probabilities")

@@ -102,12 +102,13 @@ def test_streams_are_read_lazily(text: tuple[Any, Any]) -> None:
 
 def test_calls_in_the_form_of_transformers_name_the_task(text_bundle: Path) -> None:
     pipeline: Any = hydrant.pipeline
-    with pipeline("sentiment-analysis", model=text_bundle, max_length=4) as short:
+    with pipeline(task="sentiment-analysis", model=text_bundle, max_length=4) as short:
         long = short("the money today hello", top_k=None)
     with pipeline(hydrant.Bundle.open(text_bundle)) as whole:
         assert long == whole("the money today hello", top_k=None, max_length=4)
         assert long[0]["score"] != whole("the money today hello", top_k=None)[0]["score"], "not truncated"
-    for arguments in ({"bundle": "text-classification"}, {"bundle": "ner", "model": text_bundle}, {}):
+    named = {"bundle": "ner", "model": text_bundle}, {"bundle": text_bundle, "task": "ner"}
+    for arguments in ({"bundle": "text-classification"}, *named, {}):
         with pytest.raises(InputError, match="text-classification"):
             pipeline(**arguments)
 

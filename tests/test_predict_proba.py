@@ -58,7 +58,8 @@ def test_predictions_are_tables(predictor: hydrant.Predictor) -> None:
     assert table["label"].isna().tolist() == table["error"].notna().tolist() == [False] * 3 + [True]
     assert np.array_equal(table["energy"], prediction.arrays["energy"], equal_nan=True)
     assert not [name for name in table if name.startswith("probabilities")]
-    wide = pandas.DataFrame(prediction.to_dict(per_class=True))
+    assert pandas.DataFrame(prediction.to_dict())["label"].tolist() == prediction.label.tolist()
+    wide = prediction.to_pandas(per_class=True)
     columns = [f"probabilities.{name}" for name in NAMES]
     assert np.array_equal(wide[columns], prediction.probabilities, equal_nan=True)
     rows = predictor.rows(predictor.predict(TEXTS[:3]))

@@ -116,6 +116,8 @@ def test_the_routes_are_described(service: Running) -> None:
     schemas = described["components"]["schemas"]
     used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))
     assert used == set(schemas)
+    kinds = described["paths"]["/predict"]["post"]["requestBody"]["content"]
+    assert set(kinds) == {"application/json", "multipart/form-data", "image/*", "audio/*"}
     answer = service.ask("a text", model="texts").json()
     assert set(schemas["PredictAnswer"]["properties"]) == set(schemas["PredictAnswer"]["required"]) == set(answer)
     values = {"aggregation": None, "timeout": 1.5, "version": None, "model": "texts", "inputs": "a text"}

@@ -82,12 +82,7 @@ class Graphs:
 
 
 def write_tuned(
-    bundle: Bundle,
-    ensemble: FusedClassifier,
-    target: Path,
-    force: bool,
-    provenance: Mapping[str, Any],
-    checkpoint: Checkpoint,
+    bundle: Bundle, ensemble: FusedClassifier, target: Path, force: bool, facts: dict[str, Any], checkpoint: Checkpoint
 ) -> Graphs:
     """Write the tuned bundle atomically; it may replace the untuned one."""
     from ..export import export
@@ -99,7 +94,7 @@ def write_tuned(
     folder = now.processor_folder()
     processor = None if folder is None else StoredProcessor(folder)
     with contextlib.ExitStack() as ends, staged_folder(target, MANIFEST, force) as stage:
-        save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
+        save_bundle(ensemble, stage, processor, force=True, provenance=facts, tensors_only=folder is None)
         ends.enter_context(locked(stage))  # `save_bundle` has released its lock on this folder
         for precision, form in graphs.again.items():
             export(stage, precision, form)

@@ -16,7 +16,6 @@ from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..data.examples import read_examples
 from ..errors import require
-from ..metrics import class_metrics as metrics
 from ..metrics.timing import Ratio, Rules, interleave
 from ..progress import Progress, no_progress
 from ..runtime import Prediction, load
@@ -25,6 +24,7 @@ from .data_splits import parted
 from .digits_data import DigitsData, load_digits, make_checkpoint, one_thread
 from .make_bundle import make
 from .recipe import Recipe
+from .stage_summaries import MakeReport
 
 MARKER = "demo.json"
 
@@ -89,17 +89,17 @@ def run_demo(
     output = Path(output)
     with staged_folder(output, MARKER, force) as stage:
         data = load_digits(seed)
-        verified = _stages(stage, data, seed, epochs, say, progress)
-        rows, examples = _compare(stage, data, say)
-        report = DemoReport(output, output / "bundle" / PICTURE, rows, examples, verified)
+        made = _stages(stage, data, seed, epochs, say, progress)
+        rows, examples = _compare(stage, data, made, say)
+        report = DemoReport(output, output / "bundle" / PICTURE, rows, examples, made.verified)
         (stage / MARKER).write_bytes(to_json_bytes(report.to_json()))
     return report
 
 
 def _stages(
     stage: Path, data: DigitsData, seed: int, epochs: int, say: Callable[[str], None], progress: Progress
-) -> bool:
-    """Train a model, build the ensemble and the single model's bundle; return True if every gate holds."""
+) -> MakeReport:
+    """Train a model, and build the ensemble and the single model's bundle."""
     from PIL import Image
 
     from ..evaluation.fair_rival import build_rival
@@ -129,20 +129,21 @@ def _stages(
         parts = parted(train, validation, test, None, None, seed)
         build_rival(checkpoint, stage / "single", parts.fitting, fit=parts.training, seed=seed)
         export_onnx(stage / "single")
-    return report.verified
+    return report
 
 
-def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Predict with the fused and the single model; write picture and metrics into the bundle."""
+def _compare(
+    stage: Path, data: DigitsData, made: MakeReport, say: Callable[[str], None]
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Time the fused and the single model, and predict; write picture and metrics into the bundle."""
     images, labels = list(data.test[0]), data.test[1]
     with load(stage / "bundle", "onnxruntime") as fused, load(stage / "single", "onnxruntime") as single:
         say(f"predict   {len(images)} unseen digits and {len(data.ood)} images of other things")
-        predicted = [(each.predict(images), each.predict(list(data.ood))) for each in (single, fused)]
+        digits, ood = fused.predict(images), fused.predict(list(data.ood))
         batch = {"pixel_values": data.test[0][:32].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1}
         runs = [partial(each.predict, batch) for each in (fused, single)]
         seconds = interleave(runs, Rules(seconds=0.0, iterations=60))
         names = fused.labels
-    digits, ood = predicted[1]
     picture = _draw(data, digits, ood, names)
     shown = np.argsort(digits.predictive_entropy, kind="stable")[[0, len(digits) // 2, -2, -1]]
     titles = [f"digit {labels[index]} (test.npz, x[{index}])" for index in shown]
@@ -150,23 +151,15 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple
     shown = np.linspace(0, len(ood) - 1, 4).astype(int)
     titles = [f"{'letter' if index < len(ood) // 2 else 'photograph'} (ood.npz, x[{index}])" for index in shown]
     examples += prediction_rows(ood.take(shown), titles, names, len(examples))
+    keys = ("accuracy", "nll", "ece", "predictive_entropy_auroc", "distance_auroc")
+    measured: list[list[Any]] = [[figures[key] for key in keys] for figures in made.figures()[:2]]
     rows = [
-        _row("single model", *predicted[0], labels, 1.0),
-        _row(f"fused ensemble (M = {MEMBERS})", *predicted[1], labels, Ratio.of(*seconds.T).median),
+        Row("single model", *[*measured[1], 1.0]),
+        Row(f"fused ensemble (M = {MEMBERS})", *[*measured[0], Ratio.of(*seconds.T).median]),
     ]
     bundle = Bundle.open(stage / "bundle")
     bundle.add({PICTURE: picture, "reports/demo.json": to_json_bytes([asdict(row) for row in rows])})
     return rows, examples
-
-
-def _row(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, latency_ratio: float) -> Row:
-    assert digits.distance is not None  # the distance was fitted
-    assert ood.distance is not None
-    measures = metrics.accuracy, metrics.negative_log_likelihood, metrics.expected_calibration_error
-    accuracy, nll, ece = (each(digits.probabilities, labels) for each in measures)
-    entropy = metrics.auroc(digits.predictive_entropy, ood.predictive_entropy)
-    distance = metrics.auroc(digits.distance, ood.distance)
-    return Row(name, accuracy, nll, ece, entropy, distance, latency_ratio)
 
 
 def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[str]) -> bytes:

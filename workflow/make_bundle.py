@@ -28,8 +28,9 @@ from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
 from ..calib.heads.selection import accuracy_kept, error_kept
 from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
-from ..data.examples import Examples, check_apart, read_examples
+from ..data.examples import Examples, check_apart, check_folder, read_examples
 from ..data.fingerprints import hashes_of
+from ..data.raw_inputs import is_words
 from ..errors import InputError, check_seed, require
 from ..models.checkpoint import check_supported
 from ..models.plan_cost import cost_of
@@ -153,6 +154,10 @@ def make(
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
     for module in [*needed, *["accelerate"] * (not recipe.single), *["jinja2"] * (html is not None)]:
         require(module, "make", "make a bundle")  # importing takes seconds
+    if recipe.device == "gpu":
+        from ..tuning.loop import open_accelerator
+
+        open_accelerator(recipe.tuning())  # raises now, and not after the plan
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -160,8 +165,9 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
             stages = job.stages(space, parts, None if html is None else Path(html))
-            inputs = (str(each) for each in parts.reporting.inputs if isinstance(each, str | Path))
-            sample = next((each for each in inputs if len(each) <= MAX_SAMPLE), None)
+            inputs = (" ".join(each) if is_words(each) else each for each in parts.reporting.inputs)
+            texts = (str(each) for each in inputs if isinstance(each, str | Path))
+            sample = next((each for each in texts if len(each) <= MAX_SAMPLE and each[:1] not in ("-", "")), None)
             report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
             job.publish(space, report, force)
     return report
@@ -210,6 +216,8 @@ class _Job:
         unlabelled: Any = partial(read_examples, labels=None, **how)
         id_data = {"training": data, "validation": validation, "test": test}  # all rows, even if fewer are drawn
         ood_data = {"ood": ood, "test_ood": test_ood}
+        for source in (*id_data.values(), *ood_data.values()):
+            check_folder(source, self.architecture.modality)
         examples: dict[str, Examples] = {}
         for read, sources in ((labelled, id_data), (unlabelled, ood_data)):
             sets = {role: read(source, role=role) for role, source in sources.items() if source is not None}

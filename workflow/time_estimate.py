@@ -17,21 +17,15 @@ FIXED = 25.0
 
 
 def estimated_seconds(model: str | Path, architecture: Architecture, parts: Parts, recipe: Recipe) -> float:
-    """Estimate the duration of the stages after the plan, without a second tuning and without controls."""
-    return FIXED + _seconds_an_example(model, architecture, parts) * passes(parts, recipe)
+    """Estimate the duration of the stages after the plan, without a second tuning and without controls.
 
-
-def passes(parts: Parts, recipe: Recipe) -> float:
-    """Return the work in runs of the single model on one example; an update costs three runs of what it tunes.
-
-    The members' layers above the fork are a third of the model; the trunk below runs once. The bundle and its rival
-    read the training data for their distances; the report's data run in three backends, and in both models.
+    The work counts runs of the single model on one example. An update costs three runs of a third of each member; the
+    bundle and its rival read the training data for their distances; the report's data run about five times.
     """
     training, reported = len(parts.training), len(parts.reporting) + len(parts.unknown_reporting or ())
-    if recipe.single:
-        return training + 2 * len(parts.fitting) + 5 * reported
-    updates = 3 * recipe.epochs * recipe.members / 3
-    return training * (1 + updates + 2) + 2 * len(parts.fitting) + 5 * reported
+    passes = 1 if recipe.single else 3 + recipe.epochs * recipe.members
+    work = passes * training + 2 * len(parts.fitting) + 5 * reported
+    return FIXED + work * _seconds_an_example(model, architecture, parts)
 
 
 def in_words(seconds: float) -> str:

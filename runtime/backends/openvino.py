@@ -12,7 +12,7 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...errors import BackendError, BundleError, cut, require
 from .microbatch import GraphBackend, Microbatch
-from .protocol import Batch, graph_file
+from .protocol import Batch, check_precision, graph_file
 
 PRECISIONS = ("fp32", "bf16", "int8")  # in the order of preference; BF16 computes the float32 graph in bfloat16
 
@@ -56,9 +56,7 @@ class OpenVinoBackend(OpenVinoGraph):
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         openvino = _library()
-        if precision is not None and precision not in PRECISIONS:
-            wrong = f"backend {self.name} does not run precision {cut(precision)}"
-            raise BackendError(f"{wrong}; expected {', '.join(PRECISIONS)}")
+        check_precision(self.name, PRECISIONS, precision)
         has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not has_bf16:
             raise BackendError("this CPU has no BF16 instructions; use --precision fp32")

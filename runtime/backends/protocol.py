@@ -64,10 +64,15 @@ class Backend(Closable):
         """Run one batch; the backend is open."""
 
 
+def check_precision(backend: str, runs: Sequence[str], precision: str | None) -> None:
+    """Reject a precision that a backend does not run."""
+    if precision not in (None, *runs):
+        raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
+
+
 def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
     """Path and precision of the graph to run, with digest and metadata checked."""
-    if precision is not None and precision not in runs:
-        raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
+    check_precision(backend, runs, precision)
     graphs = {onnx_name(kind): kind for kind in ([precision] if precision else runs)}
     name = next(filter(bundle.has, graphs), None)
     if name is None:

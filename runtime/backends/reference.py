@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...errors import BackendError, cut, require
+from ...errors import BackendError, require
 from ...tasks import DISTANCE, LENGTH_DEVIATION, TASKS
-from .protocol import Backend, Batch
+from .protocol import Backend, Batch, check_precision
 
 
 class TorchModule(Backend):
@@ -94,9 +94,7 @@ class TorchBackend(TorchModule):
     """The bundle's fused module in float32."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
-        if precision not in (None, self.precision):
-            wrong = f"backend {self.name} does not run precision {cut(precision)}"
-            raise BackendError(f"{wrong}; expected {self.precision}")
+        check_precision(self.name, [self.precision], precision)
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference
 

@@ -18,6 +18,7 @@ from ....bundle.store import Bundle, onnx_name
 from ....engines import metadata
 from ....engines.gpu import make_logger, platform_name, without_place
 from ....errors import BackendError, BundleError, cut, listing
+from ..protocol import check_precision
 from .profiles import DTYPES
 
 log = logging.getLogger(__name__)
@@ -84,9 +85,7 @@ class LoadedEngine:
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> EngineChoice:
     """The first suitable engine by :func:`_order`; reads only the metadata, with digests checked."""
     library, allowed = machine.library, metadata.PRECISIONS if precision is None else (precision,)
-    if precision not in (None, *metadata.PRECISIONS):
-        wrong = f"backend {library} does not run precision {cut(precision)}"
-        raise BackendError(f"{wrong}; expected {', '.join(metadata.PRECISIONS)}")
+    check_precision(library, metadata.PRECISIONS, precision)
     if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # known without an engine
         wrong = f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}"
         raise BackendError(f"{wrong}; use --backend tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`")

@@ -381,7 +381,8 @@ PlainRequest read_plain(const std::string& body, Reads reads, std::size_t max_in
     return request;
   }
   if (!list.is_array())
-    throw InputError("inputs is " + shown(list) + "; expected a text, an array of inputs, or an object of tensors by name");
+    throw InputError("inputs is " + shown(list) +
+                     "; expected a text, an array of inputs, or an object of tensors by name");
   check_count(list.size(), max_inputs);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string where = "input " + std::to_string(i);

@@ -272,10 +272,8 @@ HttpReply Service::predict(const HttpRequest& request) const {
   for (std::size_t i = plain.names.size(); i < prediction.size(); ++i)
     plain.names.emplace_back("row " + std::to_string(i));
   OrderedJson rows = prediction_rows(predictor_, prediction, plain.names, 0, plain.options);
-  return ok({{"model", name_},
-             {"version", kVersion},
-             {"backend", predictor_.backend()},
-             {"predictions", std::move(rows)}});
+  return ok(
+      {{"model", name_}, {"version", kVersion}, {"backend", predictor_.backend()}, {"predictions", std::move(rows)}});
 }
 
 }  // namespace hydrant

@@ -173,8 +173,9 @@ bool same(const Prediction& one, const Prediction& other) {
         &Prediction::score_variance, &Prediction::label_entropy, &Prediction::label_mutual_information}) {
     if (!same(one.*field, other.*field)) return false;
   }
-  for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::length_deviation,
-                           &Prediction::member_probabilities, &Prediction::interval_low, &Prediction::interval_high, &Prediction::member_scores}) {
+  for (const auto field :
+       {&Prediction::energy, &Prediction::distance, &Prediction::length_deviation, &Prediction::member_probabilities,
+        &Prediction::interval_low, &Prediction::interval_high, &Prediction::member_scores}) {
     if (!same(one.*field, other.*field)) return false;
   }
   return one.label == other.label && one.abstain == other.abstain && one.assigned == other.assigned &&

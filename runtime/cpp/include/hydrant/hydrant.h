@@ -90,7 +90,7 @@ struct Prediction {
   std::optional<std::vector<float>> distance;  // [B], distance to the training data; empty until fitted
   // [B], standardised log number of tokens, negative: shorter; empty unless the distance depends on the length
   std::optional<std::vector<float>> length_deviation;
-  std::optional<std::vector<bool>> abstain;    // [B]; empty without an abstention threshold
+  std::optional<std::vector<bool>> abstain;                // [B]; empty without an abstention threshold
   std::optional<std::vector<bool>> out_of_distribution;    // [B]; empty without an OOD threshold
   std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty unless the graph returns them
   std::optional<std::vector<bool>> prediction_set;         // [B, C]; empty unless calibrated
