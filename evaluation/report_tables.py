@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,9 @@ def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[
     jinja2 = require("jinja2", "report", "write an evaluation as HTML")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     escape, markup = jinja2.utils.markupsafe.escape, jinja2.utils.markupsafe.Markup
-    environment.filters["prose"] = lambda text: markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(_prose(text)))))
+    environment.filters["prose"] = lambda text: markup(
+        re.sub("`(.+?)`", r"<code>\1</code>", str(escape(text))).replace(" %", "\u00a0%")  # no line starts with %
+    )
     environment.filters["term"] = lambda text: next((name for name in GLOSSARY if re.search(rf"\b{name}\b", text)), "")
     ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (OOD)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
@@ -158,11 +161,6 @@ def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[
         pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
     )
     return text
-
-
-def _prose(text: str) -> str:
-    """Write percentages with a space that does not break."""
-    return re.sub(r"(?<=\d) ?%", "\u00a0%", text)
 
 
 MAIN_METRICS = (
@@ -252,9 +250,9 @@ def _models(report: EvaluationReport) -> Section:
     for model in report.models:
         ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
         temperature = " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
-        places = f"{model.backend} {model.precision}", model.latency_on or "–"
-        facts.append([model.kind, str(model.members), temperature, *places])
-    rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
+        places = [(model.backend, model.precision), (model.latency_on or "–").split()]
+        facts.append([(model.kind,), (str(model.members),), (temperature,), *places])
+    rows = [[Cell(name), *starmap(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     words = report.latency_note or ("" if report.batch else "measure it with hydrant evaluate --latency")
     table = Table(_named(report), {"": [*rows, *_latencies(report)]})
     return Section("Models and latency", [table], [f"Latency: {words}."] if words else [])
@@ -383,9 +381,9 @@ def _fact_rows(columns: Mapping[str, Column], facts: Sequence[Mapping[str, float
 
 
 AIMS = {
-    "coverage": "{:g} % of inputs answered",
-    "risk": "at most {:g} % of answers wrong",
-    "false_alarm": "{:g} % of in-distribution inputs flagged",
+    "coverage": "{:g}% of inputs answered",
+    "risk": "at most {:g}% of answers wrong",
+    "false_alarm": "{:g}% of in-distribution inputs flagged",
 }
 """Targets of thresholds."""
 
@@ -407,7 +405,10 @@ def _decisions(report: EvaluationReport) -> Section:
             if aim in AIMS
         }
         groups[model.name] = [
-            [Cell(name), *(Cell(_prose(text), kind="words") for text in (lines[name], aims.get(name, "–")))]
+            [
+                Cell(name),
+                *(Cell(text.replace("%", "\u00a0%"), kind="words") for text in (lines[name], aims.get(name, "–"))),
+            ]
             for name in lines
             if name not in ("temperature", "calibration", "ranges")
         ]
