@@ -122,11 +122,9 @@ def evaluate(
         def seen(part: Examples) -> list[Observation]:
             observations: list[Observation] = []
             for each in models:
-                if each.twin:
-                    observations.append(uncalibrated(each, observations[-1]))
-                    continue
                 title = f"{each.name} on {part.name}"
-                observed = observe(each, part.inputs, batch_size, progress, title, part.labels)
+                settings = batch_size, progress, title, part.labels
+                observed = uncalibrated(each, observations[-1]) if each.twin else observe(each, part.inputs, *settings)
                 observations.append(decide(observed, in_order(each)))
             return observations
 
