@@ -108,11 +108,12 @@ class Example:
 def chosen(evidence: Evidence) -> dict[str, tuple[int, list[Example]]]:
     """Return the number of inputs of each kind, and the first model's most confident ones; by title."""
     seen, labels = evidence.seen[0].prediction, _labels(evidence)
-    groups = {"Confident errors": (evidence.test_set.inputs, seen, seen.label != labels, labels)}
+    groups: dict[str, tuple[Sequence[Any], Prediction, Any, np.ndarray | None]] = {}
+    groups["Confident errors"] = evidence.test_set.inputs, seen, seen.label != labels, labels
     if seen.out_of_distribution is not None:
         groups["False flags"] = evidence.test_set.inputs, seen, seen.out_of_distribution, labels
         if evidence.ood is not None and (ood := evidence.seen_ood[0]) is not None:
-            missed = ~ood.prediction.out_of_distribution
+            missed = np.logical_not(ood.prediction.out_of_distribution)
             groups["Missed unknowns"] = evidence.ood.inputs, ood.prediction, missed, None
     tables = {}
     for title, (inputs, prediction, mask, truth) in groups.items():

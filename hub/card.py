@@ -12,7 +12,7 @@ from ..evaluation.metric_names import DETECTION, SCORES
 from ..evaluation.report import StoredEvaluation
 from ..evaluation.report_tables import MAIN_METRICS
 from ..tasks import TASKS
-from .card_text import card_text, fusion_of
+from .card_text import card_text, fusion_of, untitled
 
 TAGS = ["onnx", "transformers.js", "uncertainty", "uncertainty-quantification", "ensemble", "calibration",
         "out-of-distribution-detection"]  # fmt: skip
@@ -29,7 +29,7 @@ def model_card(bundle: Bundle, repository: str | None) -> str:
     evaluation = StoredEvaluation.of(bundle)
     tag = pipeline_tag(bundle, evaluation)
     results = [] if evaluation is None else [hub.EvalResult(**each) for each in _results(bundle, evaluation, tag)]
-    named = {"model_name": repository or f"{bundle.family} ensemble", "eval_results": results} if results else {}
+    named = {"model_name": repository or untitled(bundle), "eval_results": results} if results else {}
     data = hub.ModelCardData(library_name="hydrant", pipeline_tag=tag, tags=TAGS, **named, **base_metadata(bundle))
     return f"---\n{data.to_yaml()}\n---\n\n{card_text(bundle, evaluation, tag, repository)}"
 

@@ -43,7 +43,7 @@ processor = Auto{processor}.from_pretrained("{repository}")
 classify = pipeline("{"text-classification" if tag == PAIR else tag}", model=model, {argument}=processor)
 print(classify({pair if tag == PAIR else item}{OPTIONS.get(task, "")}))"""
     script = _script(tag, task, repository, "token_type_ids" in bundle.any_architecture().input_names)
-    others = "Other libraries read the ensemble's answers, without uncertainty and decisions:"
+    others = "Other libraries read the answers, without uncertainty and decisions:"
     parts = [_code("python", hydrant), others, _code("python", optimum), *([_code("js", script)] if script else [])]
     return [*parts, *([SCALED] if tag == "image-classification" else []), *([SPANS] if task == "tokens" else [])]
 

@@ -62,7 +62,7 @@ def card_text(bundle: Bundle, evaluation: StoredEvaluation | None, tag: str, rep
     calibration, density = Calibration.of(bundle), Density.of(bundle)
     distance = None if density is None else density.to_json()
     sections = {
-        f"# {plain(repository or f'{bundle.family} ensemble')}": _about(bundle),
+        f"# {plain(repository or untitled(bundle))}": _about(bundle),
         "## What it knows, and what it does not": _knowledge(bundle, calibration, distance is not None),
         "## Results": [] if evaluation is None else _results(bundle, evaluation),
         "## Decisions": _decisions(bundle, calibration),
@@ -71,6 +71,11 @@ def card_text(bundle: Bundle, evaluation: StoredEvaluation | None, tag: str, rep
         "## Citation": ["The method is Hydra Ensembles (ICLR 2026). Cite the base model and the data, too."],
     }
     return "\n\n".join("\n\n".join([title, *parts]) for title, parts in sections.items() if parts) + "\n"
+
+
+def untitled(bundle: Bundle) -> str:
+    """A title without a repository."""
+    return f"{bundle.family} {'classifier' if bundle.members == 1 else 'ensemble'}"
 
 
 def _about(bundle: Bundle) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -37,8 +38,11 @@ class LabelSample:
         """Consider further rows; those of failed inputs are skipped."""
         for row in rows:
             self._seen += 1
-            if not row.get("input") or row.get("error") is not None:
+            value = row.get("input")
+            if not value or row.get("error") is not None:
                 continue
+            if self._modality != "text" and not (isinstance(value, str) and os.path.exists(value)):  # noqa: PTH110
+                continue  # such as "image 0" of a service
             for why, chosen in self._chosen.items():
                 key = self._seen if why == "random" else json.dumps(row["input"])  # frequent inputs count as often
                 if (rank := self._rank(why, row)) is not None:
@@ -58,7 +62,7 @@ class LabelSample:
             rows += [self._row(row, why) for row in new]
         if not rows:
             raise InputError(
-                "the log has no inputs to label; expected rows with the key input, as `predict` writes them"
+                "the log has no inputs to label; expected rows with the key input, a text or a file that exists here"
             )
         with filed(self._path, rows[0]) as table:
             table.write(rows)

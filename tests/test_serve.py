@@ -110,7 +110,8 @@ def test_the_routes_are_described(service: Running) -> None:
         ((method, operation),) = methods.items()
         path = template.replace("{name}", "texts").replace("{version}", "2")
         other = service.client.request({"get": "POST", "post": "GET"}[method], path)
-        assert (other.status_code, other.headers["allow"].split(", ")[0]) == (405, method.upper()), path
+        assert other.status_code == 405, path
+        assert method.upper() in other.headers["allow"].split(", "), path  # a set, in any order
         assert operation["summary"]
     assert {"/predict", "/explain", "/stats", "/v2/models/{name}/infer"} <= set(described["paths"])
     schemas = described["components"]["schemas"]

@@ -195,6 +195,12 @@ def test_one_whole_member_is_tuned_as_hugging_face_would(single: tuple[Path, Dat
     assert not torch.equal(target["layers.0.mlp.up.weight"], moved["layers.0.mlp.up.weight"])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_is_refused_where_there_is_none() -> None:
+    with pytest.raises(HydrantError, match="gpu"):
+        loop.open_accelerator(Jointly(device="gpu"))
+
+
 def test_bfloat16_updates_are_those_of_hugging_face_under_autocast(
     single: tuple[Path, Data, TuneReport], still: Path, tmp_path: Path
 ) -> None:

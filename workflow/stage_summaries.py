@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.data_overlap import NEAR, SEEN
-from ..calib.decisions.decision_lines import shares_text
+from ..calib.decisions.decision_lines import halving_text, shares_text
 from ..metrics.gates import Gate
 from ..version import __version__
 
@@ -145,6 +145,8 @@ def calibrated_line(facts: Facts) -> str:
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
             parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}")
+    if halving := halving_text(facts["thresholds"]):
+        parts.append(f"ranges: {halving}")
     return "; ".join(parts)
 
 

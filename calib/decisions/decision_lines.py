@@ -51,10 +51,8 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
             threshold = facts["thresholds"][name]
             line = f"{threshold['score'].replace('_', ' ')} {threshold['side']} {threshold['value']:.4f}"
             lines.append((title, line + shares_text(threshold)))
-    counts = [threshold["n"] for threshold in facts["thresholds"].values() if "coverage_low" in threshold["measured"]]
-    if counts:
-        ranges = "in brackets, where the shares of new inputs lie with 95 % confidence"
-        lines.append(("ranges", f"{ranges}; {HALVING * counts[0]} examples instead of {counts[0]} would halve them"))
+    if halving := halving_text(facts["thresholds"]):
+        lines.append(("ranges", f"in brackets, where the shares of new inputs lie with 95 % confidence; {halving}"))
     if facts["conformal"]:
         sets = facts["conformal"]
         line = f"{sets['method'].upper()} at α = {sets['alpha']:g}: quantile {sets['quantile']:.4f}"
@@ -76,7 +74,7 @@ def distance_lines(facts: Mapping[str, Any] | None) -> list[Line]:
     vectors = " and ".join(words for kind, words in VECTORS.items() if kind in kinds)
     weight = "with equal weight, " if facts.get("chosen") in WEIGHED else ""
     trunk = f"{vectors} of {layers} layer{'s' * (layers > 1)} of the trunk, and {weight}" if layers else ""
-    line = f"{len(taps)} taps: {trunk}each member's last"
+    line = f"{len(taps)} tap{'s' * (len(taps) != 1)}: {trunk}each member's last"
     line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
     line += "; standardized by the length of texts" if facts.get("form") == "length" else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
@@ -99,6 +97,12 @@ def _labels(facts: Mapping[str, Any], source: str) -> list[Line]:
 
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.4g} to {max(values):.4g}"
+
+
+def halving_text(thresholds: Mapping[str, Any]) -> str:
+    """Say how many examples would halve the ranges of shares; empty without a range."""
+    counts = [threshold["n"] for threshold in thresholds.values() if "coverage_low" in threshold["measured"]]
+    return f"{HALVING * counts[0]} examples instead of {counts[0]} would halve them" if counts else ""
 
 
 def shares_text(threshold: Mapping[str, Any]) -> str:

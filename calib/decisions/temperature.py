@@ -42,8 +42,11 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, around: float
 
 
 def likeliest_temperature(member_logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature of lowest NLL without a prior, which compares models however sharp they are."""
-    return math.exp(_minimum(lambda shift: averaged_nll(member_logits, labels, math.exp(shift))))
+    """The temperature of lowest NLL without a prior, which compares models however sharp they are.
+
+    Within a factor of e³ of 1, since without a limit every model that errs nowhere has an NLL of 0.
+    """
+    return math.exp(_minimum(lambda shift: averaged_nll(member_logits, labels, math.exp(shift)), limit=3.0))
 
 
 def held_out_nll(member_logits: np.ndarray, labels: np.ndarray) -> float:
@@ -68,11 +71,11 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
     return total / len(labels)
 
 
-def _minimum(function: Callable[[float], float]) -> float:
-    """The minimum nearest to 0: steps downhill until it is enclosed, then golden-section search."""
+def _minimum(function: Callable[[float], float], limit: float = math.inf) -> float:
+    """The minimum nearest to 0: steps downhill to ``limit`` until it is enclosed, then golden-section search."""
     downhill = STEP if function(STEP) < function(-STEP) else -STEP
     at, value = 0.0, function(0.0)
-    while (further := function(at + downhill)) < value:
+    while abs(at) < limit and (further := function(at + downhill)) < value:
         at, value = at + downhill, further
     low, high = at - STEP, at + STEP
     ratio = (math.sqrt(5) - 1) / 2
