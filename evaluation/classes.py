@@ -113,7 +113,7 @@ def chosen(evidence: Evidence) -> dict[str, tuple[int, list[Example]]]:
     if seen.out_of_distribution is not None:
         groups["False flags"] = evidence.test_set.inputs, seen, seen.out_of_distribution, labels
         if evidence.ood is not None and (ood := evidence.seen_ood[0]) is not None:
-            missed = np.logical_not(ood.prediction.out_of_distribution)
+            missed = ~np.asarray(ood.prediction.out_of_distribution)
             groups["Missed unknowns"] = evidence.ood.inputs, ood.prediction, missed, None
     tables = {}
     for title, (inputs, prediction, mask, truth) in groups.items():
