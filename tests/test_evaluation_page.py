@@ -123,6 +123,8 @@ def test_headlines_say_what_the_members_add_to_the_single_model(
     for wanted, sentence in zip(words, headlines(models, True), strict=True):
         assert wanted in sentence
     assert len(headlines([*models, model("other", nll=BETTER)], False)) <= 3
+    bare = replace(model("bare", nll=WORSE, accuracy=WORSE), kind="checkpoint")
+    assert headlines([*models[:2], bare], True)[-1].startswith("bare, uncalibrated, is better in NLL:")
     assert any("not measured" in each for each in headlines(models[:2], False)) or len(words) == 3
 
 
