@@ -17,7 +17,7 @@ from ..bundle.data_overlap import warn_of_form
 from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..data.data_options import DataOptions
-from ..data.examples import read_examples
+from ..data.examples import check_folder, read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
@@ -100,6 +100,7 @@ def _job(
 
     def read(source: Any, limit: int | None = None) -> Source:
         task = ensemble.architecture.task
+        check_folder(source, ensemble.architecture.modality)
         examples = read_examples(source, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
         load = partial(bundle.processor_for, "read training data")
         prepared = Source(examples, examples.processor(ensemble.architecture, load), ensemble.architecture)

@@ -17,7 +17,7 @@ from ...bundle.staging import PURPOSE, owned_folder
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...data.data_options import DataOptions
-from ...data.examples import Examples, check_apart, read_examples
+from ...data.examples import Examples, check_apart, check_folder, read_examples
 from ...data.fingerprints import fingerprints
 from ...errors import InputError, check_seed, require
 from ...metrics.uncertainty import summarise
@@ -143,6 +143,8 @@ def calibrate(
     FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
     graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
+    for source in (data, ood, fit):
+        check_folder(source, architecture.modality)
     examples = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     assert examples.labels is not None  # read_examples requires them
     FITS[task].check_labels(examples.labels, architecture.score_activation, examples.source)

@@ -17,7 +17,7 @@ from ...bundle.head_plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block
 from ...data.corruptions import synthetic_ood
 from ...data.data_options import DataOptions
-from ...data.examples import Examples, check_alike, check_apart, read_examples
+from ...data.examples import Examples, check_alike, check_apart, check_folder, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, check_seed, cut
@@ -120,6 +120,7 @@ def plan_heads(
         from .choosing import Choice, Job  # PyTorch
 
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed, task=architecture.task)
+        check_folder(data, architecture.modality)
         drawn = read(data, model_labels(loaded.config))
         if architecture.task == "score":
             from ...tasks.regression import loss_of
