@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from ..bundle.calibration import Calibration
 from ..bundle.head_plan import HeadPlan
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle
 from ..bundle.strict_json import to_json_bytes
@@ -75,20 +75,20 @@ def restored_rival(bundle: Bundle, single: Any, folder: Path) -> Bundle | None:
     if not bundle.has(FACTS):
         return None
     stored = convert(bundle.read_json(FACTS), Stored, bundle.path / FACTS)
-    if _terms(stored.calibration) != _terms(bundle.calibration()):
-        again = "%s was calibrated again, on other data or for other targets: no calibrated single model beside it"
-        log.warning(again, bundle.path.name)
-        return None
     rival = save_bundle(single, folder, tensors_only=True)
     if rival.digests()[WEIGHTS] != stored.weights_sha256:
         return None
     distance = {DENSITY: bundle.read(DISTANCE)} if bundle.has(DISTANCE) else {}
-    return rival.add({CALIBRATION: to_json_bytes(stored.calibration), **distance})
+    rival = rival.add({CALIBRATION: to_json_bytes(stored.calibration), **distance})
+    if _terms(Calibration.of(rival)) != _terms(Calibration.of(bundle)):
+        again = "%s was calibrated again, on other data or for other targets: no calibrated single model beside it"
+        log.warning(again, bundle.path.name)
+        return None
+    return rival
 
 
-def _terms(calibration: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _terms(calibration: Calibration) -> tuple[Any, dict[str, Any]]:
     """Return the data of a calibration, and the targets of its thresholds."""
-    fitted, thresholds = calibration.get("fitted"), calibration.get("thresholds")
-    data = fitted.get("fingerprints", fitted.get("data")) if isinstance(fitted, Mapping) else None
-    limits = thresholds.items() if isinstance(thresholds, Mapping) else ()
-    return data, {name: limit.get("target") for name, limit in limits if isinstance(limit, Mapping)}
+    fitted = calibration.fitted or {}
+    targets = {name: limit.target for name, limit in calibration.thresholds.items()}
+    return fitted.get("fingerprints", fitted.get("data")), targets

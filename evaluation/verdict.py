@@ -34,10 +34,10 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     if rival is not None and _unfinished(models):
         sentences.append("Tuning alone already improves the single model: train it further first.")
     for each, model in zip(compared, models[1:], strict=True):
-        outcomes = {gap.figure: gap.outcome for gap in each.differences}
-        lost = [DIFFERENCES[name].title for name in SCALED if outcomes.get(name) == WORSE]
-        if rival is not None and model.kind == "checkpoint" and lost:
-            sentences.append(f"{each.against}, uncalibrated, is better in {_and(lost)}: calibrate on more examples.")
+        gaps = [gap.figure for gap in each.differences if gap.figure in SCALED and gap.outcome == WORSE]
+        if rival is not None and model.kind == "checkpoint" and gaps:
+            lost = _and(DIFFERENCES[name].title for name in gaps)
+            sentences.append(f"{each.against}, uncalibrated, is better in {lost}: calibrate on more examples.")
     if not detection:
         sentences.append("Without OOD data, detection was not measured.")
     others = [each for each, model in zip(compared, models[1:], strict=True) if rival is None or _own(model)]

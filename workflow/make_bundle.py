@@ -154,10 +154,10 @@ def make(
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
     for module in [*needed, *["accelerate"] * (not recipe.single), *["jinja2"] * (html is not None)]:
         require(module, "make", "make a bundle")  # importing takes seconds
-    if recipe.device == "gpu":
+    if recipe.device == "gpu":  # raises before any work without one
         from ..tuning.loop import open_accelerator
 
-        open_accelerator(recipe.tuning())  # raises now, and not after the plan
+        open_accelerator(recipe.tuning())
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
