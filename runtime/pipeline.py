@@ -54,6 +54,7 @@ def pipeline(
     bundle: Bundle | str | Path | None = None,
     model: Bundle | str | Path | None = None,
     *,
+    task: str | None = None,
     backend: str = "auto",
     precision: Precision | None = None,
     threads: int | None = None,
@@ -75,6 +76,7 @@ def pipeline(
     Args:
         bundle: as in ``load``, like ``backend`` to ``revision``; with ``model``, the name of its task.
         model: as in ``load``, for calls in the form of transformers.
+        task: name of the task, as in transformers; checked.
         top_k: labels in each answer, the most probable first; ``None`` for all (default: one for a text, five for an
             image or a sound).
         batch_size: inputs per run (default: 32, and 1 for streams, so that no answer waits for later inputs).
@@ -88,15 +90,17 @@ def pipeline(
         InputError: an option is invalid, or is for another task.
         BackendError, MissingExtraError, BundleError: as in ``load``.
     """
+    if task is not None:
+        bundle, model = task, bundle if model is None else model
     opened = bundle if model is None else model
     if opened is None or (model is None and str(bundle) in TASK_NAMES and not Path(str(bundle)).exists()):
         raise InputError("no bundle is named; use pipeline('out/') or pipeline('text-classification', model='out/')")
     predictor = load(opened, backend, threads=threads, precision=precision, trust=trust, revision=revision)
     encoding = truncation, padding, max_length
     try:
-        task = "token-classification" if predictor.task == "tokens" else f"{predictor.modality}-classification"
-        if model is not None and bundle is not None and TASK_NAMES.get(str(bundle), bundle) != task:
-            raise InputError(f"the task is {cut(bundle)}, but this bundle is for {task}; pass {task!r}")
+        own = "token-classification" if predictor.task == "tokens" else f"{predictor.modality}-classification"
+        if model is not None and bundle is not None and TASK_NAMES.get(str(bundle), bundle) != own:
+            raise InputError(f"the task is {cut(bundle)}, but this bundle is for {own}; pass {own!r}")
         if predictor.task == "tokens":
             if top_k != DEFAULT_TOP_K or (function_to_apply, *encoding) != (None,) * 4:
                 options = "top_k, function_to_apply, truncation, padding and max_length"
