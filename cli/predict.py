@@ -19,8 +19,10 @@ from ..bundle.staging import atomic_file, check_file, destination
 from ..bundle.strict_json import json_line
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
+from ..data.examples import check_folder
 from ..data.images import is_image
 from ..data.raw_inputs import Row
+from ..data.specs import Modality
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..runtime import Predictor, load
@@ -169,12 +171,14 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
     elif options.output:
         print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
-        print_text(prediction_text(rows))
-    return 0
+        print_text(prediction_text(rows, predictor.members))
+    return 2 if prediction.failed.all() else 0
 
 
 def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict files or image folders in bounded memory; a regular output file is written completely or not at all."""
+    for source in options.input:
+        check_folder(source, predictor.modality)
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
@@ -193,7 +197,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
         print_json({**about(predictor), "count": count, **written})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
-    return 0
+    return 2 if failed == count else 0
 
 
 def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
@@ -268,7 +272,7 @@ def _sources(options: argparse.Namespace) -> Sources:
     return Sources.named(options.input, shared.read_options(options), missing=options.skip_invalid)
 
 
-def _arguments(items: Sequence[str], modality: str) -> list[str]:
+def _arguments(items: Sequence[str], modality: Modality) -> list[str]:
     """Return the inputs, with the lines of standard input in place of ``-``."""
     if items.count("-") > 1:
         raise InputError(f"- appears {items.count('-')} times; standard input can be read once")
@@ -277,9 +281,9 @@ def _arguments(items: Sequence[str], modality: str) -> list[str]:
     return [each for item in items for each in (lines if item == "-" else [item])]
 
 
-def _check_texts(items: Sequence[str], modality: str) -> None:
+def _check_texts(items: Sequence[str], modality: Modality) -> None:
     """Reject names of files and folders that are not inputs themselves."""
-    kinds: dict[str, tuple[Callable[[str], bool], str]] = {
+    kinds: dict[Modality, tuple[Callable[[str], bool], str]] = {
         "text": (lambda _: False, "a file"),
         "image": (is_image, "a file but not an image"),
         "audio": (has_sound_name, "a file without the name of a sound"),
@@ -288,6 +292,7 @@ def _check_texts(items: Sequence[str], modality: str) -> None:
     for item in items:
         folder = os.path.isdir(item)  # noqa: PTH112 - Path raises on a long text
         if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
+            check_folder(item, modality)
             kind = "a folder" if folder else other
             raise InputError(f"{cut(item)} is {kind}; did you mean --input {shlex.quote(item)}?")
 

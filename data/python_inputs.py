@@ -146,9 +146,12 @@ def column_names(table: Any) -> list[Any]:
 
 
 def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, only: bool = False) -> list[Any]:
-    """Columns that hold the inputs, two for pairs; ``only`` accepts a single column of any name."""
+    """Columns that hold the inputs, two for pairs; ``only`` accepts a single column of any name but the label's."""
     names = column_names(table)
-    name = next((key for key in keys if key in names), names[0] if only and len(names) == 1 else None)
+    name = next(
+        (key for key in keys if key in names),
+        names[0] if only and len(names) == 1 and names[0] != columns.label else None,
+    )
     if name is None:
         wanted = " or ".join(map(repr, keys))
         raise InputError(f"the table has the columns {listing(names)}; expected one column {wanted}")

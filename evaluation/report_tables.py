@@ -32,7 +32,7 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .verdict import ALONE, UNJUDGED, best_apart
+from .verdict import UNJUDGED, best_apart
 
 OPEN = 20
 
@@ -206,9 +206,9 @@ def _advice(report: EvaluationReport) -> list[str]:
 
 def _comparison(report: EvaluationReport) -> Section:
     """The verdict in full: a sentence for each competitor, and the differences behind it."""
-    sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
+    sentences = [verdict.sentence for verdict in report.verdict]
     if not report.verdict:
-        return Section("Comparison", sentences=sentences, broad=True)
+        return Section("Comparison")  # without content
     words = DIRECTIONS
     if report.resamples:
         words += (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import secrets
 import shutil
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from .stage_summaries import (
     MakeReport,
     behind_line,
     calibrated_line,
+    checked_line,
     control_line,
     evaluated_line,
     fused_line,
@@ -49,7 +51,10 @@ from .stage_summaries import (
     verified_line,
 )
 from .time_estimate import estimated_seconds, in_words
-from .workspace import Workspace, link_folder
+from .workspace import CHECK, Workspace, link_folder
+
+if TYPE_CHECKING:
+    from ..calib.heads.trials import Trial
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +68,14 @@ ERROR_MARGIN = 1.0
 
 FIRST, SECOND = "first tuning", "second plan"
 """Stages of the tuning: the planned members, and a second plan if these fail."""
+
+CHECKED = 300
+"""Examples of training and of validation data on which the single model is compared."""
+
+SWAPPED = (
+    "the model fits the validation data clearly better than the training data: was it trained on them, or are --data "
+    "and --validation swapped? Thresholds and metrics need unseen data"
+)
 
 MAX_SAMPLE = 100
 """Characters of an input to try."""
@@ -282,6 +295,7 @@ class _Job:
             records[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.summary(name, line)}")
 
+        stage(CHECK, checked_line, lambda: self._check(parts))
         plan = space.folder / "plan.json"
         if not single:
             stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
@@ -394,6 +408,12 @@ class _Job:
 
     def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
         """Measure the single model, then tune the planned members."""
+        single = self._single(parts.choosing)
+        facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
+        return {**facts, **self._tuned(untuned, target, parts, facts)}
+
+    def _single(self, examples: Examples) -> Trial:
+        """Measure the single model."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
@@ -401,12 +421,22 @@ class _Job:
         from ..models.checkpoint import load_model
 
         shape = self.architecture
-        ready = parts.choosing.processor(shape, lambda: resolve_processor(None, self.model, shape))
-        examples = HeldOut(parts.choosing, ready, shape, self.reading.batch_size)
+        ready = examples.processor(shape, lambda: resolve_processor(None, self.model, shape))
+        held_out = HeldOut(examples, ready, shape, self.reading.batch_size)
         whole = whole_model(load_model(self.model))
-        [single] = measure(whole, [unpruned(shape)], examples, progress=self.how["progress"])
-        facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
-        return {**facts, **self._tuned(untuned, target, parts, facts)}
+        [single] = measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
+        return single
+
+    def _check(self, parts: Parts) -> dict[str, Any]:
+        """Compare the single model on samples of both data: validation data that fit clearly better may be learnt."""
+        drawn = np.random.default_rng(self.how["seed"]).permutation
+        sets = {"training": parts.training, "validation": parts.choosing}
+        tried = {role: self._single(each.take(np.sort(drawn(len(each))[:CHECKED]))) for role, each in sets.items()}
+        facts = {role: {"quality": each.quality(), "nll": each.nll} for role, each in tried.items()}
+        notes = [SWAPPED] if _fits_better(tried["validation"], tried["training"]) else []
+        for note in notes:
+            log.warning("%s", note)
+        return {**facts, "notes": notes}
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
         """Plan heads for untuned members, and fuse them unless they equal the first plan."""
@@ -458,6 +488,17 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     """Return name, size and time of a checkpoint's files; other files in its folder are ignored."""
     files = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
     return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+
+def _fits_better(one: Trial, other: Trial) -> bool:
+    """Return True if NLL, and accuracy if any, are better by more than two standard errors."""
+    errors = [each.losses.var() / len(each.losses) for each in (one, other)]
+    if other.nll - one.nll <= 2 * math.sqrt(sum(errors)):
+        return False
+    if one.accuracy is None or other.accuracy is None:  # regression
+        return True
+    errors = [each.accuracy * (1 - each.accuracy) / len(each.losses) for each in (one, other)]
+    return one.accuracy - other.accuracy > 2 * math.sqrt(sum(errors))
 
 
 def _lost(facts: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.data_overlap import NEAR, SEEN
-from ..calib.decisions.decision_lines import halving_text, shares_text
+from ..calib.decisions.decision_lines import halving_text, shares_text, unmoved
 from ..metrics.gates import Gate
 from ..version import __version__
 
@@ -79,6 +79,14 @@ def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
     ]
 
 
+def checked_line(facts: Facts) -> str:
+    """Describe the single model's fit to both data, and a warning if validation data fit clearly better."""
+    fits = [
+        f"{facts[role]['quality']}, NLL {facts[role]['nll']:.4f} on {role} data" for role in ("training", "validation")
+    ]
+    return "; ".join([f"the single model has {' and '.join(fits)}", *facts["notes"]])
+
+
 def planned_line(facts: Facts) -> str:
     """Describe the fork and its cost."""
     counts = sorted(set(facts["counts"][facts["fork"] :]))
@@ -144,7 +152,9 @@ def calibrated_line(facts: Facts) -> str:
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
-            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}")
+            chosen = name == OOD and threshold["score"] != "distance" and "auroc" in threshold["measured"]
+            why = ", which detects the OOD data best" if chosen else ""
+            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}{why}")
     if halving := halving_text(facts["thresholds"]):
         parts.append(f"ranges: {halving}")
     return "; ".join(parts)
@@ -164,7 +174,7 @@ def _scaled(facts: Facts) -> str:
     if "labels" in facts:
         values = facts["labels"]["temperatures"]
         return f"temperature and threshold for each of {len(values)} labels, {min(values):.3f} to {max(values):.3f}"
-    return f"temperature {facts['temperature']:.3f}"
+    return f"temperature {facts['temperature']:.3f}{' (the examples show no better one)' * unmoved(facts)}"
 
 
 def verified_line(facts: Facts) -> str:
