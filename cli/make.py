@@ -82,7 +82,7 @@ def make_text(report: MakeReport) -> str:
 def _remarks(report: MakeReport) -> list[str]:
     """Repeat warnings; say what was not measured, and what an ensemble would add to a first look."""
     evaluated = report.stages["evaluate"]
-    lines = [f"warning: {note}" for stage in ("check", "calibrate") for note in report.stages[stage]["notes"]]
+    lines = [f"warning: {note}" for note in (*report.notes, *report.stages["calibrate"]["notes"])]
     accuracy = report.figures()[0].get("accuracy")
     if evaluated["ood"] is None:
         low = accuracy is not None and accuracy < LOW

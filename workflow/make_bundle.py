@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import secrets
 import shutil
 import time
@@ -14,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,6 @@ from .stage_summaries import (
     MakeReport,
     behind_line,
     calibrated_line,
-    checked_line,
     control_line,
     evaluated_line,
     fused_line,
@@ -51,10 +49,7 @@ from .stage_summaries import (
     verified_line,
 )
 from .time_estimate import estimated_seconds, in_words
-from .workspace import CHECK, Workspace, link_folder
-
-if TYPE_CHECKING:
-    from ..calib.heads.trials import Trial
+from .workspace import Workspace, link_folder
 
 log = logging.getLogger(__name__)
 
@@ -177,11 +172,13 @@ def make(
         parts = job.read(data, validation, ood, test, test_ood)
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
+            notes = job.notes(parts)
             stages = job.stages(space, parts, None if html is None else Path(html))
             inputs = (" ".join(each) if is_words(each) else each for each in parts.reporting.inputs)
             texts = (str(each) for each in inputs if isinstance(each, str | Path))
             sample = next((each for each in texts if len(each) <= MAX_SAMPLE and each[:1] not in ("-", "")), None)
-            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
+            seconds = round(time.monotonic() - started, 1)
+            report = MakeReport(output, stages, parts.counts(), seconds, sample, notes)
             job.publish(space, report, force)
     return report
 
@@ -295,7 +292,6 @@ class _Job:
             records[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.summary(name, line)}")
 
-        stage(CHECK, checked_line, lambda: self._check(parts))
         plan = space.folder / "plan.json"
         if not single:
             stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
@@ -412,8 +408,8 @@ class _Job:
         facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
         return {**facts, **self._tuned(untuned, target, parts, facts)}
 
-    def _single(self, examples: Examples) -> Trial:
-        """Measure the single model."""
+    def _single(self, examples: Examples) -> Any:
+        """Measure the single model: a ``Trial``."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
@@ -427,16 +423,15 @@ class _Job:
         [single] = measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
         return single
 
-    def _check(self, parts: Parts) -> dict[str, Any]:
-        """Compare the single model on samples of both data: validation data that fit clearly better may be learnt."""
+    def notes(self, parts: Parts) -> list[str]:
+        """Warn if the single model fits validation data clearly better than training data."""
         drawn = np.random.default_rng(self.how["seed"]).permutation
-        sets = {"training": parts.training, "validation": parts.choosing}
-        tried = {role: self._single(each.take(np.sort(drawn(len(each))[:CHECKED]))) for role, each in sets.items()}
-        facts = {role: {"quality": each.quality(), "nll": each.nll} for role, each in tried.items()}
-        notes = [SWAPPED] if _fits_better(tried["validation"], tried["training"]) else []
-        for note in notes:
-            log.warning("%s", note)
-        return {**facts, "notes": notes}
+        samples = (each.take(np.sort(drawn(len(each))[:CHECKED])) for each in (parts.training, parts.choosing))
+        training, validation = map(self._single, samples)
+        if not validation.fits_better(training):
+            return []
+        log.warning("%s", SWAPPED)
+        return [SWAPPED]
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
         """Plan heads for untuned members, and fuse them unless they equal the first plan."""
@@ -488,17 +483,6 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     """Return name, size and time of a checkpoint's files; other files in its folder are ignored."""
     files = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
     return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-
-
-def _fits_better(one: Trial, other: Trial) -> bool:
-    """Return True if NLL, and accuracy if any, are better by more than two standard errors."""
-    errors = [each.losses.var() / len(each.losses) for each in (one, other)]
-    if other.nll - one.nll <= 2 * math.sqrt(sum(errors)):
-        return False
-    if one.accuracy is None or other.accuracy is None:  # regression
-        return True
-    errors = [each.accuracy * (1 - each.accuracy) / len(each.losses) for each in (one, other)]
-    return one.accuracy - other.accuracy > 2 * math.sqrt(sum(errors))
 
 
 def _lost(facts: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ class MakeReport:
     """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
 
     ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
-    ``sample``: an input to try, if it is a text or a file.
+    ``sample``: an input to try, if it is a text or a file. ``notes``: warnings about the data.
     """
 
     bundle: Path
@@ -29,6 +29,7 @@ class MakeReport:
     examples: Mapping[str, int | None]
     seconds: float
     sample: str | None = None
+    notes: Sequence[str] = ()
 
     @property
     def verified(self) -> bool:
@@ -77,14 +78,6 @@ def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
         {name: model["figures"][key]["value"] for name, key in names.items() if key in model["figures"]}
         for model in evaluated["models"]
     ]
-
-
-def checked_line(facts: Facts) -> str:
-    """Describe the single model's fit to both data, and a warning if validation data fit clearly better."""
-    fits = [
-        f"{facts[role]['quality']}, NLL {facts[role]['nll']:.4f} on {role} data" for role in ("training", "validation")
-    ]
-    return "; ".join([f"the single model has {' and '.join(fits)}", *facts["notes"]])
 
 
 def planned_line(facts: Facts) -> str:

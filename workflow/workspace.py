@@ -15,8 +15,6 @@ from ..bundle.staging import copy_folder
 from ..errors import HydrantError, InputError, cut
 
 STATE = "make.json"
-CHECK = "check"
-"""Stage whose record alone is not worth keeping after a failure."""
 
 
 class Workspace:
@@ -38,12 +36,12 @@ class Workspace:
             yield
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Run a stage if it is not finished, and return its record; if the first long stage fails, delete the folder."""
+        """Run a stage if it is not finished, and return its record; if the first stage fails, delete the folder."""
         if name not in self._stages:
             try:
                 record = work()
             except HydrantError as error:
-                if self._stages.keys() <= {CHECK}:
+                if not self._stages:
                     self.remove()
                 elif isinstance(error, InputError):
                     raise InputError(f"{error}; delete {self.folder} before using other data or options") from error
