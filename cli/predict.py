@@ -22,7 +22,6 @@ from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream
 from ..data.examples import check_folder
 from ..data.images import is_image
 from ..data.raw_inputs import Row
-from ..data.specs import Modality
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..runtime import Predictor, load
@@ -272,7 +271,7 @@ def _sources(options: argparse.Namespace) -> Sources:
     return Sources.named(options.input, shared.read_options(options), missing=options.skip_invalid)
 
 
-def _arguments(items: Sequence[str], modality: Modality) -> list[str]:
+def _arguments(items: Sequence[str], modality: str) -> list[str]:
     """Return the inputs, with the lines of standard input in place of ``-``."""
     if items.count("-") > 1:
         raise InputError(f"- appears {items.count('-')} times; standard input can be read once")
@@ -281,9 +280,9 @@ def _arguments(items: Sequence[str], modality: Modality) -> list[str]:
     return [each for item in items for each in (lines if item == "-" else [item])]
 
 
-def _check_texts(items: Sequence[str], modality: Modality) -> None:
+def _check_texts(items: Sequence[str], modality: str) -> None:
     """Reject names of files and folders that are not inputs themselves."""
-    kinds: dict[Modality, tuple[Callable[[str], bool], str]] = {
+    kinds: dict[str, tuple[Callable[[str], bool], str]] = {
         "text": (lambda _: False, "a file"),
         "image": (is_image, "a file but not an image"),
         "audio": (has_sound_name, "a file without the name of a sound"),

@@ -14,23 +14,13 @@ import numpy as np
 from ..errors import InputError, listing
 from .audio import has_media_name
 from .data_files import FORMS, tensor_rows
-from .data_options import DataOptions
+from .data_options import TAGS, DataOptions
 from .data_sources import HUB, named_rows, source_name
 from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
-from .python_inputs import (
-    TAGS,
-    column_names,
-    feature_of,
-    is_table,
-    item_rows,
-    only_split,
-    ordered,
-    table_rows,
-    unformatted,
-)
+from .python_inputs import column_names, feature_of, is_table, item_rows, only_split, ordered, table_rows, unformatted
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
-from .specs import InputSpec, Modality
+from .specs import InputSpec
 from .tensors import TensorProcessor
 from .text import empty_text
 
@@ -104,7 +94,7 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
         raise InputError(f"{what}; expected inputs of another distribution")
 
 
-def check_folder(data: Any, modality: Modality) -> None:
+def check_folder(data: Any, modality: str) -> None:
     """Reject images or sounds, files or a folder of them, for a model of texts."""
     if modality == "text" and isinstance(data, str | Path) and (has_media_name(data) or Path(data).is_dir()):
         what = "an image or a sound" if has_media_name(data) else "a folder of images or sounds"

@@ -97,7 +97,7 @@ def evaluation_sections(
         _decisions(report),
         _models(report),
         *(_examples(*each) for each in ({} if evidence is None else chosen(evidence)).items()),
-        _comparison(report),
+        *([_comparison(report)] if report.verdict else []),
         _quality(report),
         _selective(report),
         _detection(report, "Detection of OOD inputs", "ood"),
@@ -207,8 +207,6 @@ def _advice(report: EvaluationReport) -> list[str]:
 def _comparison(report: EvaluationReport) -> Section:
     """The verdict in full: a sentence for each competitor, and the differences behind it."""
     sentences = [verdict.sentence for verdict in report.verdict]
-    if not report.verdict:
-        return Section("Comparison")  # without content
     words = DIRECTIONS
     if report.resamples:
         words += (

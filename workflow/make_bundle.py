@@ -64,9 +64,6 @@ ERROR_MARGIN = 1.0
 FIRST, SECOND = "first tuning", "second plan"
 """Stages of the tuning: the planned members, and a second plan if these fail."""
 
-CHECKED = 300
-"""Examples of training and of validation data on which the single model is compared."""
-
 SWAPPED = (
     "the model fits the validation data clearly better than the training data: was it trained on them, or are --data "
     "and --validation swapped? Thresholds and metrics need unseen data"
@@ -402,36 +399,30 @@ class _Job:
         cost = cost_of(bundle)
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
 
-    def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
-        """Measure the single model, then tune the planned members."""
-        single = self._single(parts.choosing)
-        facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
-        return {**facts, **self._tuned(untuned, target, parts, facts)}
-
-    def _single(self, examples: Examples) -> Any:
-        """Measure the single model: a ``Trial``."""
+    def notes(self, parts: Parts) -> list[str]:
+        """Measure the single model, and warn if it fits validation data clearly better than training data."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
         from ..fusion.ensemble import whole_model
         from ..models.checkpoint import load_model
 
-        shape = self.architecture
-        ready = examples.processor(shape, lambda: resolve_processor(None, self.model, shape))
-        held_out = HeldOut(examples, ready, shape, self.reading.batch_size)
-        whole = whole_model(load_model(self.model))
-        [single] = measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
-        return single
-
-    def notes(self, parts: Parts) -> list[str]:
-        """Warn if the single model fits validation data clearly better than training data."""
-        drawn = np.random.default_rng(self.how["seed"]).permutation
-        samples = (each.take(np.sort(drawn(len(each))[:CHECKED])) for each in (parts.training, parts.choosing))
-        training, validation = map(self._single, samples)
-        if not validation.fits_better(training):
+        shape, whole, trials = self.architecture, whole_model(load_model(self.model)), []
+        drawn = np.random.default_rng(self.how["seed"]).permutation(len(parts.training))[: len(parts.choosing)]
+        for examples in (parts.choosing, parts.training.take(np.sort(drawn))):
+            ready = examples.processor(shape, lambda: resolve_processor(None, self.model, shape))
+            held_out = HeldOut(examples, ready, shape, self.reading.batch_size)
+            trials += measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
+        self.single, training = trials
+        if not self.single.fits_better(training):
             return []
         log.warning("%s", SWAPPED)
         return [SWAPPED]
+
+    def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
+        """Tune the planned members."""
+        facts = {"single_accuracy": self.single.accuracy, "single_rmse": self.single.rmse}
+        return {**facts, **self._tuned(untuned, target, parts, facts)}
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
         """Plan heads for untuned members, and fuse them unless they equal the first plan."""

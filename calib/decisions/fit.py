@@ -338,14 +338,14 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
     """Notes if T worsens held-out examples, or if the model seems to have been trained on the examples."""
     fitted, temperature, data = calibration.fitted or {}, calibration.temperature, request.about["data"]
     before, held_out, after = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), fitted["after"]
-    notes = []
+    notes = learnt_notes(data, after["accuracy"], after["nll"])
     if held_out > before["nll"]:
         notes.append(
             f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but "
             f"{before['nll']:.4f} at temperature 1; calibrate on more than {len(sample.labels)} examples"
         )
-        log.warning("%s", notes[0])
-    return notes + learnt_notes(data, after["accuracy"], after["nll"])
+        log.warning("%s", notes[-1])
+    return notes
 
 
 def learnt_notes(data: str, accuracy: float, nll: float) -> list[str]:
