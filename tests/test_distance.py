@@ -364,6 +364,7 @@ def test_a_flagged_text_is_unlike_in_content_or_length(deviation: float, aspect:
     scores = dict.fromkeys((*SCORES, "confidence", "distance"), 0.5)
     row = {"input": "hello", "label": "greeting", "out_of_distribution": True, "length_deviation": deviation, **scores}
     assert f"out of distribution {aspect}" in prediction_text([row])
+    assert ("disagreement" in prediction_text([row]), "disagreement" in prediction_text([row], 1)) == (True, False)
 
 
 BACKENDS = {"torch": 1e-5, "onnxruntime": 5e-6, "openvino": 5e-6}

@@ -64,7 +64,7 @@ class Trial:
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
     def fits_better(self, other: Trial) -> bool:
-        """Return True if NLL, and accuracy if any, are better than on other examples by more than two standard errors."""
+        """Return True if NLL, and accuracy if any, are better than ``other``'s by more than two standard errors."""
         gaps = [(other.nll - self.nll, [each.losses.var() / len(each.losses) for each in (self, other)])]
         if self.accuracy is not None and other.accuracy is not None:
             rates = ((self.accuracy, len(self.losses)), (other.accuracy, len(other.losses)))
