@@ -139,10 +139,7 @@ def squared_of(distances: Distances, outputs: Mapping[str, np.ndarray]) -> Squar
 
 
 def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray | None = None) -> Density:
-    """The distance with location and scale of in-distribution squared distances [N, K]; no scale is near zero.
-
-    ``lengths`` [N], the texts' numbers of tokens, make lines of them, unless they are too few or all equal.
-    """
+    """The distance with location and scale of squared distances [N, K]; lines in 1/``lengths`` if they allow."""
     location = squared.mean(axis=0)
     scale = np.maximum(squared.std(axis=0), MIN_SPREAD * location)
     scale = np.where(scale > TINY, scale, 1)
@@ -153,10 +150,7 @@ def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray |
 
 
 def _lines(squared: np.ndarray, lengths: np.ndarray, least: np.ndarray) -> dict[str, np.ndarray]:
-    """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K].
-
-    The scale's line is that of absolute deviations, times a factor: standardised deviations have a mean square of 1.
-    """
+    """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K]."""
     inverse, logs = 1 / lengths.astype(np.float64), np.log(lengths)
     ends = np.stack([1 - inverse, inverse], axis=1)  # weights [N, 2] of a line's values at 1/n = 0 and 1
     held = np.vstack([ends, [-1 / STEEPEST, 1 / STEEPEST]])  # with the prior as one more example

@@ -1,7 +1,4 @@
-"""Published post-hoc OOD scores that are fitted on training features: kNN, Mahalanobis and ViM.
-
-Unlike in ``calib.mahalanobis``, whose distance a bundle carries, features are neither normalised nor standardised.
-"""
+"""Published post-hoc OOD scores fitted on raw training features: kNN, Mahalanobis and ViM."""
 
 from __future__ import annotations
 

@@ -29,11 +29,7 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """Add latencies of one batch to the reports, interleaved on one backend, and return a note.
-
-    It is the backend that ships: ONNX Runtime instead of PyTorch, if the first bundle has a graph. Other models without
-    a graph are exported for it; those that cannot be are not timed.
-    """
+    """Add latencies of one batch on the backend that ships, interleaved, to the reports; return a note."""
     remarks: list[str] = []
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))

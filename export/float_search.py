@@ -70,10 +70,7 @@ def fewest_float_parts(
 def most_sensitive(
     both: onnx.ModelProto, parts: Sequence[str], batches: Sequence[Batch], progress: Progress
 ) -> list[str]:
-    """Parts by the mean square of Δ probability (or Δ score) with that part alone in lower precision, largest first.
-
-    Measured on the ``RANKING`` batches that all parts together disturb most; undefined answers are infinite errors.
-    """
+    """Parts by the mean square of Δ probability (or Δ score) with that part alone lowered, largest first."""
     both.graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
     session, answer = open_graph(both, CHECK), both.graph.output[0].name
     alone: np.ndarray = np.eye(len(parts), dtype=bool)

@@ -112,10 +112,7 @@ def quantise(
 
 
 def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], seen: Seen) -> dict[str, np.ndarray]:
-    """Input value → factor [in] by which it is divided: max|x|^α ÷ max|W|^(1−α), geometric mean 1.
-
-    Inputs of one weight have one factor, and so have the weights of one input.
-    """
+    """Input value → factor [in] that divides it: max|x|^α ÷ max|W|^(1−α), geometric mean 1; one for each weight."""
     groups: list[set[str]] = []  # values and weights that share a factor
     for node in nodes:
         joined = set(node.input[:2]).union(*(group for group in groups if group & set(node.input[:2])))

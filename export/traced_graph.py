@@ -279,10 +279,7 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
-    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization: an ``onnx_ir.Model``.
-
-    ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
-    """
+    """Merge equal tensors, then equal nodes, fold constants, name layer norms (ONNX Runtime fuses them wrongly)."""
     import onnx_ir as ir
     from onnx_ir.passes import common
     from onnxscript import optimizer, rewriter

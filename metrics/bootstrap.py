@@ -20,10 +20,7 @@ def resampled(
     progress: Progress = no_progress,
     title: str = "bootstrap",
 ) -> dict[str, np.ndarray]:
-    """The metrics of each resample, [R] each; the same seed and sizes draw the same resamples, which pairs models.
-
-    The statistic takes the counts of each group [r, size]: the number of times each resample contains each example.
-    """
+    """The metrics of each resample, [R] each, from its counts [r, size]; equal seeds draw equal resamples."""
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))
     starts = range(0, resamples, rows)

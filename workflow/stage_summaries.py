@@ -18,11 +18,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
-
-    ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
-    ``sample``: an input to try, if it is a text or a file.
-    """
+    """Results of ``make``: record or JSON report of each stage, ``examples`` by use, a ``sample`` to try."""
 
     bundle: Path
     stages: Mapping[str, Any]

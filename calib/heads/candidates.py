@@ -83,11 +83,7 @@ def find_candidates(
     drawn: Collection[int] = (),
     to_tune: bool = False,
 ) -> list[Candidate]:
-    """Plans to try: up to eight for each fork, all within the budget and with different members.
-
-    For tuning there is one plan, with the earliest affordable fork and at most max(2, a third) of the heads: few heads
-    and an early fork detect OOD inputs best after tuning (docs/research/findings.md).
-    """
+    """Up to eight affordable plans for each fork, with different members; one for tuning: early fork, few heads."""
     costed: list[Candidate] = []
     candidates: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:

@@ -62,10 +62,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Circuits:
-    """Heads of each member, and metrics on the validation set before and after pruning.
-
-    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for layers that keep all heads.
-    """
+    """Heads of each member, metrics before and after, ``scores`` [circuits][layers][heads] without each head."""
 
     members: tuple[Keep, ...]
     scores: list[list[list[float] | None]]

@@ -1,7 +1,4 @@
-"""Selection of heads from scores and counts, with diversity between members.
-
-Also the split into examples that score heads and held-out examples that compare plans, and the margins of loss.
-"""
+"""Selection of heads from scores and counts, with diversity between members; held-out examples, margins of loss."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ def choose_apart(
 
 
 def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
-    """All sets of ``counts[layer]`` heads in every layer, by summed score, highest first.
-
-    Best-first search from the heads of highest score; a neighbour replaces one head by the next lower one.
-    """
+    """All sets of ``counts[layer]`` heads in every layer, by summed score, highest first (best-first search)."""
     orders = [np.argsort(-row, kind="stable") for row in scores]
     best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
     visited, waiting = {best}, [(0.0, 0, best)]  # lost score, unique number, set

@@ -37,11 +37,7 @@ TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate measured on held-out examples, after fitting one temperature, or the scale of a regression.
-
-    Losses [N] belong to the objective. For token classification they are sums over words ÷ mean words of a text.
-    Accuracy counts examples with all labels correct; a regression has an RMSE instead.
-    """
+    """A candidate on held-out examples after fitting one temperature or scale; losses [N] of the objective."""
 
     candidate: Candidate
     temperature: float
