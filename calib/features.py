@@ -233,15 +233,8 @@ def unseen_classes(bundle: Bundle, training: Examples | None) -> list[str]:
     return [note]
 
 
-def candidates(
-    bundle: Bundle,
-    reference: Reference,
-    training: Examples | None,
-    taps: str | Sequence[int],
-    rank: int | None,
-    *,
-    choice: bool,
-) -> Distances:
+def candidates(bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int],
+               rank: int | None, *, choice: bool) -> Distances:  # fmt: skip
     """Candidate distances, not standardised, by set of taps; without training data the bundle's own, if any."""
     if training is None:
         density = Density.of(bundle)

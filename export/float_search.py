@@ -36,14 +36,9 @@ def judge_against(
     )[1]
 
 
-def fewest_float_parts(
-    precision: str,
-    parts: Sequence[str],
-    lowered: Callable[..., onnx.ModelProto],
-    judge: Callable[[onnx.ModelProto], list[Gate]],
-    batches: Sequence[Batch],
-    progress: Progress,
-) -> tuple[onnx.ModelProto, list[str], list[Gate]]:
+def fewest_float_parts(precision: str, parts: Sequence[str], lowered: Callable[..., onnx.ModelProto],
+                       judge: Callable[[onnx.ModelProto], list[Gate]], batches: Sequence[Batch],
+                       progress: Progress) -> tuple[onnx.ModelProto, list[str], list[Gate]]:  # fmt: skip
     """The graph with as few parts in float32 as the gates allow, these parts, and the gates.
 
     ``lowered`` makes the graph with given parts in float32, or with a switch for each part if their places are given;

@@ -180,13 +180,8 @@ class Quantised:
         return {**facts, "gates": [asdict(gate) for gate in self.gates]}
 
 
-def search(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    batches: Sequence[Batch],
-    source: str,
-    progress: Progress = no_progress,
-) -> Quantised:
+def search(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: Sequence[Batch], source: str,
+           progress: Progress = no_progress) -> Quantised:  # fmt: skip
     """Quantise products of a graph, with as few parts of layers in float32 as the gates allow."""
     checking, calibrating = batches[::2], batches[1::2]
     checked = sum(len(next(iter(batch.values()))) for batch in checking)

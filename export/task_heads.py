@@ -17,15 +17,8 @@ TEMPERATURE = (
 )
 
 
-def task_head(
-    graph: Graph,
-    logits: str,
-    streams: int,
-    members: int,
-    architecture: AnyArchitecture,
-    temperature: float | Sequence[float],
-    emit: bool,
-) -> None:
+def task_head(graph: Graph, logits: str, streams: int, members: int, architecture: AnyArchitecture,
+              temperature: float | Sequence[float], emit: bool) -> None:  # fmt: skip
     """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] for tokens; S is 1 or M."""
     classes = architecture.classes
     if architecture.task == "score":

@@ -22,15 +22,9 @@ Ranks = Mapping[Any, Rank]  # of computed values
 SENSITIVE = "rounding in this module disturbs the outputs most"
 
 
-def half_graph(
-    network: onnx.ModelProto,
-    precision: str,
-    logits: str,
-    finished: Callable[[onnx.ModelProto], onnx.ModelProto],
-    batches: Sequence[Batch],
-    source: str,
-    progress: Progress,
-) -> tuple[onnx.ModelProto, Islands]:
+def half_graph(network: onnx.ModelProto, precision: str, logits: str,
+               finished: Callable[[onnx.ModelProto], onnx.ModelProto], batches: Sequence[Batch], source: str,
+               progress: Progress) -> tuple[onnx.ModelProto, Islands]:  # fmt: skip
     """The finished graph in half precision, which passes its gates, and its islands (float32 parts)."""
     graph = parsed(network).graph
     ranks, head = ranks_of(graph), head_values(graph, logits)

@@ -12,14 +12,8 @@ BLOCK = 1 << 18
 """Number of counts drawn at a time; they fit into a CPU's caches."""
 
 
-def resampled(
-    statistic: Callable[..., dict[str, np.ndarray]],
-    sizes: Sequence[int],
-    resamples: int,
-    seed: int,
-    progress: Progress = no_progress,
-    title: str = "bootstrap",
-) -> dict[str, np.ndarray]:
+def resampled(statistic: Callable[..., dict[str, np.ndarray]], sizes: Sequence[int], resamples: int, seed: int,
+              progress: Progress = no_progress, title: str = "bootstrap") -> dict[str, np.ndarray]:  # fmt: skip
     """The metrics of each resample, [R] each, from its counts [r, size]; equal seeds draw equal resamples."""
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))

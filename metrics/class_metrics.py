@@ -221,14 +221,9 @@ class Detector:
 class ScoreDetection:
     """Detection of wrong answers [N] and of OOD inputs by every score, in resamples; units as in ClassMetrics."""
 
-    def __init__(
-        self,
-        scores: Mapping[str, np.ndarray],
-        ood_scores: Mapping[str, np.ndarray],
-        wrong: np.ndarray | None = None,
-        units: np.ndarray | None = None,
-        ood_units: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, scores: Mapping[str, np.ndarray], ood_scores: Mapping[str, np.ndarray],
+                 wrong: np.ndarray | None = None, units: np.ndarray | None = None,
+                 ood_units: np.ndarray | None = None) -> None:  # fmt: skip
         self._units, self._ood_units, self._errors = units, ood_units, {}
         self._ood = {name: Detector(scores[name], values) for name, values in ood_scores.items()}
         if wrong is not None:

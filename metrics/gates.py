@@ -91,15 +91,8 @@ def judged(
     return agreement, gates
 
 
-def judged_classes(
-    reference: Outputs,
-    tested: Outputs,
-    tolerances: Tolerances,
-    flipped: np.ndarray,
-    tied: np.ndarray,
-    labels: int | None = None,
-    floored: Iterable[str] = (),
-) -> tuple[Agreement, list[Gate]]:
+def judged_classes(reference: Outputs, tested: Outputs, tolerances: Tolerances, flipped: np.ndarray, tied: np.ndarray,
+                   labels: int | None = None, floored: Iterable[str] = ()) -> tuple[Agreement, list[Gate]]:  # fmt: skip
     """Agreement and gates of classes or ``labels``; ``flipped`` and ``tied`` [N] or [N, C] mark decisions."""
     prefix, per = ("predictive", "") if labels is None else ("label", " ÷ labels")
     information = "mutual_information" if labels is None else "label_mutual_information"

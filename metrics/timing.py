@@ -26,15 +26,9 @@ class Rules:
     warm_up: float = 0.2
 
 
-def interleave(
-    runs: Sequence[Run],
-    rules: Rules,
-    *,
-    clock: Clock = time.perf_counter,
-    timed: Callable[[Run], float] | None = None,
-    progress: Progress = no_progress,
-    title: str = "",
-) -> np.ndarray:
+def interleave(runs: Sequence[Run], rules: Rules, *, clock: Clock = time.perf_counter,
+               timed: Callable[[Run], float] | None = None, progress: Progress = no_progress,
+               title: str = "") -> np.ndarray:  # fmt: skip
     """Seconds [rounds, cases]: each round runs every case once, from the next one on; so disturbances affect all."""
 
     def by_clock(run: Run) -> float:

@@ -193,13 +193,8 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
     return float(str(middle if low <= middle < high else low))  # shortest decimal of this float32
 
 
-def traffic_reference(
-    scores: Scores,
-    thresholds: Mapping[str, Threshold],
-    labels: Mapping[str, int],
-    texts: np.ndarray | None = None,
-    inputs: int | None = None,
-) -> TrafficReference:
+def traffic_reference(scores: Scores, thresholds: Mapping[str, Threshold], labels: Mapping[str, int],
+                      texts: np.ndarray | None = None, inputs: int | None = None) -> TrafficReference:  # fmt: skip
     """Drift reference of inputs, or of spans with their text indices ``texts`` [N]; ``labels`` counts predictions."""
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts

@@ -72,17 +72,9 @@ def _cheapest(
     return min((candidate for candidate in plans if candidate is not None), key=lambda each: each.ratio, default=None)
 
 
-def find_candidates(
-    architecture: Architecture,
-    scores: np.ndarray,
-    budget: float,
-    *,
-    forks: Iterable[int],
-    sequence: int | None,
-    search: Search | None = None,
-    drawn: Collection[int] = (),
-    to_tune: bool = False,
-) -> list[Candidate]:
+def find_candidates(architecture: Architecture, scores: np.ndarray, budget: float, *, forks: Iterable[int],
+                    sequence: int | None, search: Search | None = None, drawn: Collection[int] = (),
+                    to_tune: bool = False) -> list[Candidate]:  # fmt: skip
     """Up to eight affordable plans for each fork, with different members; one for tuning: early fork, few heads."""
     costed: list[Candidate] = []
     candidates: dict[tuple[Keep, ...], Candidate] = {}

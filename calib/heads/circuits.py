@@ -70,17 +70,9 @@ class Circuits:
     after: dict[str, float]
 
 
-def find_circuits(
-    model: nn.Module,
-    examples: Examples,
-    ood: Examples | None,
-    processor: Processor,
-    settings: Settings,
-    *,
-    batch_size: int = 32,
-    state: Path | None = None,
-    progress: Progress = no_progress,
-) -> Circuits:
+def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, settings: Settings,
+                  *, batch_size: int = 32, state: Path | None = None,
+                  progress: Progress = no_progress) -> Circuits:  # fmt: skip
     """Search circuits of one model; the folder ``state`` stores intermediate scores."""
     try:
         search = _Search(model, examples, ood, processor, settings, batch_size, state)
@@ -98,16 +90,8 @@ def find_circuits(
 class _Search:
     """One search: examples, weights, and the scores so far by the heads kept in lower layers."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        ood: Examples | None,
-        processor: Processor,
-        settings: Settings,
-        batch_size: int,
-        state: Path | None,
-    ) -> None:
+    def __init__(self, model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor,
+                 settings: Settings, batch_size: int, state: Path | None) -> None:  # fmt: skip
         self.settings = settings
         self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture

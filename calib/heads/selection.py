@@ -47,12 +47,8 @@ def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
     return next(sets_by_score(scores, counts))
 
 
-def choose_apart(
-    tables: Sequence[Table],
-    counts: Sequence[Sequence[int]],
-    drawn: Collection[int] = (),
-    fixed: Mapping[int, Keep] | None = None,
-) -> list[Keep]:
+def choose_apart(tables: Sequence[Table], counts: Sequence[Sequence[int]], drawn: Collection[int] = (),
+                 fixed: Mapping[int, Keep] | None = None) -> list[Keep]:  # fmt: skip
     """The best heads of each member that no other member has, if any; ``drawn`` and ``fixed`` members may repeat."""
     chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(fixed or {})
     taken = set(chosen.values())
