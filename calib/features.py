@@ -211,9 +211,7 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, wid
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
     for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
         if fit is None and value is not None:
-            raise InputError(
-                f"{name} is {cut(value)}, but there are no training data to fit a distance; add fit=… (--fit)"
-            )
+            raise InputError(f"{name} is {cut(value)}, but a distance needs training data; add fit=… (--fit)")
     if rank is not None and width and not is_whole(rank, 1, width):  # no distance without a width
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
 

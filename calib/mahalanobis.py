@@ -53,9 +53,7 @@ class DensityFit:
         if np.trace(scatter) <= TINY:  # one example of each class
             scatter = self._products[tap] / count - np.outer(centre, centre)
         if np.trace(scatter) <= TINY:
-            raise InputError(
-                f"all {count} examples have the same features at {self.taps[tap]}; give other training data"
-            )
+            raise InputError(f"all {count} examples have the same features at {self.taps[tap]}; give other examples")
         whitening = whitened(shrunk(scatter, count))
         if rank is not None and rank < len(centre):
             shares = self._counts[seen, None] / count  # [R, 1]

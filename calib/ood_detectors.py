@@ -54,9 +54,7 @@ class Gaussians:
         total = products / count
         within = total - (means * (sizes / count)).T @ means
         if not np.trace(within) > np.trace(total) * 1e-12:  # rounding
-            raise InputError(
-                f"no class has two distinct examples in the {count} training examples; give more training data"
-            )
+            raise InputError(f"no class has two distinct examples in the {count} training examples; give more of them")
         self._whitening, self._background = (whitened(shrunk(each, count)) for each in (within, total))
         self._means = means @ self._whitening
 
@@ -101,9 +99,7 @@ class VirtualLogit:
         self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: lowest energy first
         norm = self._norms(features).mean()
         if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
-            raise InputError(
-                f"the {count} training examples span only {self.dimensions} directions; give more training data"
-            )
+            raise InputError(f"the {count} training examples span only {self.dimensions} directions; give more of them")
         self._scale = largest.astype(np.float64).mean() / norm  # α
 
     def scores(self, features: np.ndarray, logits: np.ndarray) -> np.ndarray:

@@ -75,9 +75,7 @@ def _opened(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> B
     if model.as_bundle is None:
         raise HydrantError("MC dropout has no graph")
     if beside.name in LIBRARIES:
-        raise HydrantError(
-            "it has no engine; fuse it into a bundle of one member, build an engine, and compare with it"
-        )
+        raise HydrantError("it has no engine; fuse it into a bundle of one member, build an engine, compare with it")
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
     plain = model.kind == "checkpoint" and model.architecture.is_declared

@@ -31,9 +31,8 @@ def judge_against(
     session = open_graph(model, CHECK)
     expected = outputs_of(session, batches)
     task = task_of_graph(expected, _tags_tokens(session))
-    return lambda lowered: task.compare(
-        expected, outputs_of(open_graph(lowered, CHECK), batches), TOLERANCES[precision]
-    )[1]
+    limits = TOLERANCES[precision]
+    return lambda lowered: task.compare(expected, outputs_of(open_graph(lowered, CHECK), batches), limits)[1]
 
 
 def fewest_float_parts(precision: str, parts: Sequence[str], lowered: Callable[..., onnx.ModelProto],

@@ -96,9 +96,7 @@ class _Search:
         self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture
         if settings.objective != "nll" and self.runs.questions.regression:
-            raise InputError(
-                f"the objective {settings.objective!r} needs entropies, which a regression lacks; use 'nll'"
-            )
+            raise InputError(f"the objective {settings.objective!r} needs entropies; a regression has none: use 'nll'")
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
         self._sizes = len(examples), 0 if ood is None else len(ood)

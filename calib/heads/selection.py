@@ -181,9 +181,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     """Examples that score heads, and a random quarter (64 to 512, at most half) that compares plans."""
     total = len(examples)
     if total < 2:
-        raise InputError(
-            f"the calibration data have {total} example; expected 2 or more, to score heads and compare plans"
-        )
+        raise InputError(f"calibration data have {total} example; expected 2 or more, to score heads and compare plans")
     held_out = min(max(total // 4, MIN_HELD_OUT), MAX_HELD_OUT, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
