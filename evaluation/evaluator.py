@@ -142,10 +142,8 @@ def evaluate(
         used = np.random.default_rng(seed).permutation(len(test_set))[: figures.corrupted]
         if figures.corruptions:
             some = test_set.take(used)
-            rows = sweep(models, some, bundle.labels, batch_size, seed, progress)
-            reports = [
-                replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
-            ]
+            pairs = zip(reports, sweep(models, some, bundle.labels, batch_size, seed, progress), strict=True)
+            reports = [replace(report, clean=clean, noise=noise) for report, (clean, noise) in pairs]
         latency_note = None
         if figures.latency or html is not None:
             reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)

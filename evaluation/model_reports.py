@@ -83,9 +83,7 @@ def in_order(model: Model) -> Calibration:
 def _rules(calibration: Calibration) -> dict[str, Any]:
     """Return what a fitted calibration says of decisions."""
     facts = calibration.to_json()
-    return (
-        {name: each for name, each in facts.items() if name not in ("reference", "fitted")} if facts["fitted"] else {}
-    )
+    return {key: fact for key, fact in facts.items() if key not in ("reference", "fitted")} if facts["fitted"] else {}
 
 
 def decide(seen: Observation, calibration: Calibration) -> Observation:

@@ -18,9 +18,7 @@ def resampled(statistic: Callable[..., dict[str, np.ndarray]], sizes: Sequence[i
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))
     starts = range(0, resamples, rows)
-    parts = [
-        statistic(*_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
-    ]
+    parts = [statistic(*_counts(rng, sizes, min(rows, resamples - at))) for at in progress(starts, len(starts), title)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 

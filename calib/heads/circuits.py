@@ -141,9 +141,7 @@ class _Search:
         scores: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
-            scores.append(
-                [[float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows]
-            )
+            scores.append([[float(f"{each:.6g}") for each in row] if count < len(row) else None for row, count in rows])
         return scores
 
     def metrics(self, members: Sequence[Keep]) -> dict[str, float]:
