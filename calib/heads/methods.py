@@ -79,7 +79,7 @@ class Circuit:
         check_margin(self.max_accuracy_loss)
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
-            raise InputError(f"objective {self.objective!r} needs OOD data (--ood); give them, or choose 'nll'")
+            raise InputError(f"objective {self.objective!r} needs out-of-distribution data; give ood (--ood) or 'nll'")
 
 
 @dataclass(frozen=True)
