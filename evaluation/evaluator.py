@@ -18,6 +18,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import CALIBRATION, Bundle, located
 from ..bundle.strict_json import to_json_bytes
+from ..calib.decisions.fit import learnt_notes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, check_folder, read_examples
 from ..data.specs import Modality
@@ -133,6 +134,8 @@ def evaluate(
         evidence = Evidence(test_set, ood, *observed, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
+        if {"accuracy", "nll"} <= reports[0].figures.keys():
+            notes += learnt_notes(test_set.name, *(reports[0].figures[name].value for name in ("accuracy", "nll")))
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, test_set, ood, training)
             baselines = measure_baselines(

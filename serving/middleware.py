@@ -17,7 +17,7 @@ from .serve_settings import ServeSettings, is_loopback
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes need no token, and are answered at any load."""
 
-STATS_PATHS = ("/metrics", "/stats")
+STATS_PATHS = {"/metrics": "Metrics for Prometheus.", "/stats": "Counts in JSON."}
 """Exempt from load shedding; they still need the token."""
 
 COUNTED = "hydrant.counted"  # in the ``state`` of a request that the observers have counted

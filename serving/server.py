@@ -105,7 +105,6 @@ class Monitor:
         from starlette.routing import Route
 
         async def answer(path: str, request: Request) -> Response:
-            """Metrics, for Prometheus or in JSON."""
             details = path, request.headers.get("accept", ""), self._recorded()
             try:
                 body, content_type = await asyncio.to_thread(self._metrics.answer, *details)
