@@ -62,9 +62,11 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
             content = _content(schema_of[BODIES[last]])["content"]
             operation["requestBody"] = {"content": {**content, **OTHERS.get(last, {})}}
         paths[route.path] = {"post" if "POST" in (route.methods or ()) else "get": operation}
-    facts = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
+    facts: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
     schemes = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if needs_token else {}
-    facts |= {"components": {"schemas": schemas, **schemes}, **({"security": [{"token": []}]} if needs_token else {})}
+    facts["components"] = {"schemas": schemas, **schemes}
+    if needs_token:
+        facts["security"] = [{"token": []}]
     return json.loads(json.dumps(facts).replace("``", "`"))  # Markdown, as OpenAPI expects
 
 

@@ -63,7 +63,7 @@ class Trial:
         """Return True if NLL, and accuracy if any, exceed those of other examples by more than two standard errors."""
         gaps = [(other.nll - self.nll, [each.losses.var() / len(each.losses) for each in (self, other)])]
         if self.accuracy is not None and other.accuracy is not None:
-            rates = ((each.accuracy, len(each.losses)) for each in (self, other))
+            rates = (self.accuracy, len(self.losses)), (other.accuracy, len(other.losses))
             gaps.append((self.accuracy - other.accuracy, [rate * (1 - rate) / count for rate, count in rates]))
         return all(gap > 2 * math.sqrt(sum(variances)) for gap, variances in gaps)
 
