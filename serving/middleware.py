@@ -52,14 +52,8 @@ class Admission:
 class Middleware:
     """Admits requests to an ASGI application, limits their size, number and time, and counts refusals."""
 
-    def __init__(
-        self,
-        app: App,
-        settings: ServeSettings,
-        admission: Admission,
-        count_refusal: Callable[[int], None],
-        open_paths: Collection[str] = (),
-    ) -> None:
+    def __init__(self, app: App, settings: ServeSettings, admission: Admission, count_refusal: Callable[[int], None],
+                 open_paths: Collection[str] = ()) -> None:  # fmt: skip
         self._app, self._settings, self._admission = app, settings, admission
         self._open, self._count_refusal = {*HEALTH, *open_paths}, count_refusal
 

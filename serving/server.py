@@ -141,16 +141,9 @@ def end_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *closes)
 
 
-def serve_alone(
-    folder: str | Path,
-    settings: ServeSettings,
-    port: socket.socket,
-    announce: Announce,
-    parent: Connection | None = None,
-    counts: Connection | None = None,
-    *,
-    warm_first: bool = False,
-) -> None:
+def serve_alone(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce,
+                parent: Connection | None = None, counts: Connection | None = None, *,
+                warm_first: bool = False) -> None:  # fmt: skip
     """Serve from this process until a signal, or until ``parent`` closes; ``counts`` leads to :class:`WorkerStats`."""
     # for batches of short texts, tokenizer threads cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -18,10 +18,9 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
+    """Results of ``make``: record or JSON report of each stage, ``examples`` by use, a ``sample`` to try.
 
-    ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
-    ``sample``: an input to try, if it is a text or a file. ``notes``: warnings about the data.
+    ``notes``: warnings about the data.
     """
 
     bundle: Path
