@@ -31,11 +31,11 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare and print the report."""
     report: DriftReport = call(drift, options)
-    show(options, report.to_json(), report_text(report))
+    show(options, report.to_json(), report_text(report, options.to_label))
     return 0 if report.passed else 1
 
 
-def report_text(report: DriftReport) -> str:
+def report_text(report: DriftReport, to_label: str | None) -> str:
     """Format the rates, the histograms and the alarms."""
     skipped = f", {report.failed} more failed" if report.failed else ""
     parts = [f"{report.inputs} inputs{skipped}, against {report.calibrated} calibration examples"]
@@ -47,7 +47,8 @@ def report_text(report: DriftReport) -> str:
         parts.append(table(headers, [_histogram(name, facts) for name, facts in report.histograms.items()]))
     parts.append("\n".join(f"ALARM  {alarm.text}" for alarm in report.alarms) or "no alarm")
     if report.to_label is not None:
-        parts.append(f"wrote {report.to_label} inputs worth labelling; fill in their column label")
+        after = "fill in its column label, then calibrate a copy of the bundle (docs/deploy/after-an-alarm.md)"
+        parts.append(f"wrote {to_label} with {report.to_label} inputs worth labelling; {after}")
     return "\n\n".join(parts)
 
 

@@ -117,5 +117,6 @@ _COLUMNS = {
     "score_variance_auroc": "OOD AUROC, variance",
     "energy_auroc": "energy",
     "distance_auroc": "distance",
+    "predictive_entropy_fpr95": "FPR95, entropy",
     "distance_fpr95": "FPR95, distance",
 }

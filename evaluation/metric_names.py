@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..tasks.task import Column, share
 from .report import EvaluationReport, Figure
@@ -97,9 +99,21 @@ GLOSSARY = {
 """Terms of the page, explained as in docs/reference/glossary.md; of two in a heading the first is linked."""
 
 
+def is_zero(value: float, column: Column) -> bool:
+    """Return True if a value rounds to zero."""
+    return not re.search("[1-9]|n", column.number(value))
+
+
+def close(value: float, column: Column) -> str:
+    """Format a value, with one more digit if it would round to zero."""
+    if value and is_zero(value, column):
+        column = replace(column, form=re.sub(r"\d(?=f)", lambda digits: str(int(digits[0]) + 1), column.form))
+    return column.number(value)
+
+
 def ranged(figure: Figure, column: Column) -> str:
     """Format an interval."""
-    low, high = column.number(figure.low), column.number(figure.high)
+    low, high = close(figure.low, column), close(figure.high, column)
     return f"{low} to {high}" if low[0] in "+−" else f"{low}–{high}"
 
 

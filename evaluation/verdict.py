@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
+from ..bundle.calibration import OOD
 from ..tasks import Column
-from .metric_names import DIFFERENCES
+from .metric_names import DIFFERENCES, close, is_zero
 from .report import Difference, Figure, ModelReport, Verdict
 
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
@@ -30,9 +32,12 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     compared = verdicts(models)
     singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
     rival = singles[0] if singles and models[0].kind == "bundle" else None
-    sentences = [] if rival is None else _gains(rival)
+    flags = _name(models[0].calibration.get("thresholds", {}).get(OOD, {}).get("score", ""))
+    sentences = [] if rival is None else _gains(rival, flags)
     if rival is not None and _unfinished(models):
-        sentences.append("Tuning alone already improves the single model: train it further first.")
+        sentences.insert(
+            2, "In accuracy or NLL, tuning alone already improves the single model: train it further first."
+        )
     for each, model in zip(compared, models[1:], strict=True):
         gaps = [gap.figure for gap in each.differences if gap.figure in SCALED and gap.outcome == WORSE]
         if rival is not None and model.kind == "checkpoint" and gaps:
@@ -49,31 +54,49 @@ def _own(model: ModelReport) -> bool:
     return model.kind not in ("single", "checkpoint", "control")
 
 
-def _gains(verdict: Verdict) -> list[str]:
-    """Describe what the members add to the single model, and what not."""
-    outcomes = {each.figure: each.outcome for each in verdict.differences}
-    better, worse, same = (_merged(outcomes, name) for name in (BETTER, WORSE, UNSHOWN))
+def _gains(verdict: Verdict, flags: str) -> list[str]:
+    """Describe what the members add to the single model, and what not; ``flags`` is the score that flags inputs."""
+    outcomes = _outcomes(verdict)
+    better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
     if UNJUDGED in outcomes.values():
         return [f"The members and the {verdict.against}, were compared without intervals."]
     lost = f", and are worse in {_and(worse)}" if worse else ""
     if not better:
         advice = "`hydrant make --members 1` builds that model, which is simpler."
-        return [f"The members show no gain over the {verdict.against}{lost}.", advice]
-    shown = f"The members improve {_and(better)} over the {verdict.against}{lost}."
-    return [shown, f"No difference is shown in {_and(same)}."] if same else [shown]
+        return [f"The members show no clear gain over the {verdict.against}{lost}.", advice]
+    sentences = [f"The members improve {_and(better)} over the {verdict.against}{lost}."]
+    if flags in outcomes:
+        verb = {BETTER: "improve", WORSE: "worsen"}.get(outcomes.pop(flags), "do not clearly change")
+        sentences.append(f"Flags use the {flags}, which the members {verb}.")
+    if same := _titles(outcomes, UNSHOWN):
+        sentences.append(f"No difference is shown in {_and(same)}.")
+    return sentences
 
 
-def _merged(outcomes: Mapping[str, str], name: str) -> list[str]:
-    """Return the titles of metrics with an outcome; a score's AUROC and FPR95 count as one, by the clearer outcome."""
-    titles: list[str] = []
-    scores: dict[str, set[str]] = {}
-    for key, each in outcomes.items():
-        if key.startswith("ood."):
-            scores.setdefault(key.split(".")[1].replace("predictive_", ""), set()).add(each)
-        elif each == name:
-            titles.append(DIFFERENCES[key].title)
-    same = {score for score, each in scores.items() if name in each and (name != UNSHOWN or each == {UNSHOWN})}
-    return [*titles, *([f"OOD detection by {_and(each for each in scores if each in same)}"] if same else [])]
+def _name(figure: str) -> str:
+    """Return a metric, or the score that a metric of detection judges."""
+    return figure.removeprefix("ood.").split(".")[0].replace("predictive_", "")
+
+
+def _outcomes(verdict: Verdict) -> dict[str, str]:
+    """Return outcomes by metric and score; "" for a gain that rounds to zero, or in only one of AUROC and FPR95."""
+    outcomes = {}
+    for name, group in groupby(verdict.differences, lambda each: _name(each.figure)):
+        pair = [(each, DIFFERENCES[each.figure]) for each in group]
+        clear = {each.outcome for each, column in pair if not (is_zero(each.low, column) or is_zero(each.high, column))}
+        if any(each.value * (-1 if column.better == "high" else 1) > 0 for each, column in pair):
+            clear.discard(BETTER)
+        unclear = UNSHOWN if all(each.outcome == UNSHOWN for each, _ in pair) else ""
+        outcomes[name] = next((each for each in (WORSE, UNJUDGED, BETTER) if each in clear), unclear)
+    return outcomes
+
+
+def _titles(outcomes: Mapping[str, str], name: str) -> list[str]:
+    """Return the titles of metrics with an outcome; scores in one phrase."""
+    found = [key for key, each in outcomes.items() if each == name]
+    scores = [key for key in found if key not in DIFFERENCES]
+    titles = [DIFFERENCES[key].title for key in found if key in DIFFERENCES]
+    return [*titles, *([f"OOD detection by {_and(scores)}"] if scores else [])]
 
 
 def _unfinished(models: Sequence[ModelReport]) -> bool:
@@ -95,14 +118,13 @@ def _unfinished(models: Sequence[ModelReport]) -> bool:
 
 def _headline(ours: str, verdict: Verdict) -> str:
     """Return the verdict on one competitor in one short sentence, without numbers."""
-    outcomes = {each.figure: each.outcome for each in verdict.differences}
-    titles = {name: [DIFFERENCES[key].title for key in outcomes if outcomes[key] == name] for name in (BETTER, WORSE)}
-    parts = [f"{name} in {_and(titles[name])}" for name in (BETTER, WORSE) if titles[name]]
+    outcomes = _outcomes(verdict)
+    parts = [f"{name} in {_and(titles)}" for name in (BETTER, WORSE) if (titles := _titles(outcomes, name))]
     if parts:
         return f"{ours} is {' and '.join(parts)} than {verdict.against}."
     if UNJUDGED in outcomes.values():
         return f"{ours} and {verdict.against} were compared without intervals."
-    return f"No difference between {ours} and {verdict.against} is shown."
+    return f"No clear difference between {ours} and {verdict.against} is shown."
 
 
 def outcome(difference: Figure, column: Column) -> str:
@@ -165,7 +187,7 @@ def _gap(difference: Difference) -> str:
     """Return the absolute difference with its interval."""
     column = DIFFERENCES[difference.figure]
     low, high = sorted((abs(difference.low), abs(difference.high)))
-    sizes = [column.number(size).lstrip("+") for size in (abs(difference.value), low, high)]
+    sizes = [close(size, column).lstrip("+") for size in (abs(difference.value), low, high)]
     return f"{column.title} by {sizes[0]}{column.unit} (95 % interval {sizes[1]} to {sizes[2]})"
 
 

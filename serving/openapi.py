@@ -63,11 +63,12 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
             operation["requestBody"] = {"content": {**content, **OTHERS.get(last, {})}}
         paths[route.path] = {"post" if "POST" in (route.methods or ()) else "get": operation}
     facts: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
-    schemes = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if needs_token else {}
-    facts["components"] = {"schemas": schemas, **schemes}
+    facts["components"] = {"schemas": schemas}
     if needs_token:
         facts["security"] = [{"token": []}]
-    return json.loads(json.dumps(facts).replace("``", "`"))  # Markdown, as OpenAPI expects
+        facts["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described: dict[str, Any] = json.loads(json.dumps(facts).replace("``", "`"))  # Markdown, as OpenAPI expects
+    return described
 
 
 def _content(schema: Any) -> dict[str, Any]:

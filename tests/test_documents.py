@@ -36,6 +36,7 @@ MORE_STEPS = ("range(12)", "range(60)")
 NOT_RUN = {
     "make": "installs into .venv; the targets are looked up, and a shorter demo replaces the demo",
     "pip": "installs; the extras are looked up",
+    "python3": "makes a virtual environment",
     ".": "changes the shell that it is typed in",
     "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
     "apt-get": "installs into the system",

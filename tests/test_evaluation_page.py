@@ -104,13 +104,16 @@ BETTER, WORSE, SAME = (-0.02, -0.03, -0.01), (0.02, 0.01, 0.03), (0.0, -0.01, 0.
         ({"nll": BETTER, "accuracy": SAME, "ood.distance.auroc": SAME, "fpr95": BETTER}, {},
          ["improve NLL and OOD detection by entropy over", "No difference is shown in accuracy and OOD detection by"]),
         ({"nll": SAME, "accuracy": BETTER, "ood.distance.auroc": SAME}, {},
-         ["show no gain over the single, and are worse in accuracy.", "--members 1"]),
+         ["show no clear gain over the single, and are worse in accuracy.", "--members 1"]),
         ({"nll": BETTER, "member_nll": BETTER}, {}, ["improve NLL over", "train it further first"]),
         ({"nll": BETTER, "member_nll": (-0.001, -0.002, -0.0005)}, {}, ["improve NLL over"]),
         ({"nll": BETTER, "member_accuracy": WORSE}, {}, ["improve NLL over", "train it further first"]),
         ({"nll": BETTER, "member_accuracy": WORSE}, {"accuracy": Figure(*SAME)}, ["improve NLL over"]),
-        ({"nll": SAME}, {"accuracy": Figure(*WORSE)}, ["no gain over", "--members 1", "train it further first"]),
+        ({"nll": SAME}, {"accuracy": Figure(*WORSE)}, ["no clear gain over", "--members 1", "train it further first"]),
         ({"nll": (-0.02,)}, {}, ["without intervals"]),
+        ({"nll": BETTER, "ood.energy.auroc": (0.003, 0.0003, 0.005), "ood.energy.fpr95": SAME}, {},
+         ["improve NLL over"]),
+        ({"nll": BETTER, "ood.energy.auroc": WORSE, "ood.energy.fpr95": (0.001, -0.01, 0.02)}, {}, ["improve NLL over"]),
     ],
 )  # fmt: skip
 def test_headlines_say_what_the_members_add_to_the_single_model(
@@ -122,6 +125,9 @@ def test_headlines_say_what_the_members_add_to_the_single_model(
     models += [replace(model("tuned"), kind="control", over_single=control)] * bool(control)
     for wanted, sentence in zip(words, headlines(models, True), strict=True):
         assert wanted in sentence
+    flagging = replace(ours, calibration={"thresholds": {"ood": {"score": "distance"}}})
+    said = headlines([flagging, *models[1:]], True)
+    assert ("improve NLL and OOD" in said[0]) == any("which the members do not clearly change" in each for each in said)
     assert len(headlines([*models, model("other", nll=BETTER)], False)) <= 3
     bare = replace(model("bare", nll=WORSE, accuracy=WORSE), kind="checkpoint")
     assert headlines([*models[:2], bare], True)[-1].startswith("bare, uncalibrated, is better in NLL:")

@@ -37,7 +37,11 @@ TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate on held-out examples after fitting one temperature or scale; losses [N] of the objective."""
+    """A candidate measured on held-out examples, after fitting one temperature, or the scale of a regression.
+
+    Losses [N] belong to the objective. For token classification they are sums over words ÷ mean words of a text.
+    Accuracy counts examples with all labels correct; a regression has an RMSE instead.
+    """
 
     candidate: Candidate
     temperature: float
@@ -60,10 +64,10 @@ class Trial:
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
     def fits_better(self, other: Trial) -> bool:
-        """Return True if NLL, and accuracy if any, exceed those of other examples by more than two standard errors."""
+        """Return True if NLL and any accuracy are better than on other examples by more than two standard errors."""
         gaps = [(other.nll - self.nll, [each.losses.var() / len(each.losses) for each in (self, other)])]
         if self.accuracy is not None and other.accuracy is not None:
-            rates = (self.accuracy, len(self.losses)), (other.accuracy, len(other.losses))
+            rates = ((self.accuracy, len(self.losses)), (other.accuracy, len(other.losses)))
             gaps.append((self.accuracy - other.accuracy, [rate * (1 - rate) / count for rate, count in rates]))
         return all(gap > 2 * math.sqrt(sum(variances)) for gap, variances in gaps)
 
