@@ -72,13 +72,17 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     package = (error.name or "").partition(".")[0]
     if (extra := EXTRAS.get(package)) is None:
         return None
-    return MissingExtraError(f"{package} is not installed; install it: pip install 'hydrant-uq[{extra}]'")
+    return MissingExtraError(f"{package} is not installed; install it: {_installing(extra)}")
+
+
+def _installing(extra: str, command: str = "pip install") -> str:
+    """Commands that install an extra, from the index or from a checkout."""
+    return f"{command} 'hydrant-uq[{extra}]', or in a checkout: {command} -c constraints.txt '.[{extra}]'"
 
 
 def require(module: str, extra: str | None, purpose: str) -> ModuleType:
     """Import ``module``, or raise ``MissingExtraError`` with its extra and ``purpose``, a verb: "read Parquet"."""
     package = module.partition(".")[0]
-    distribution = package if extra is None else f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -87,8 +91,8 @@ def require(module: str, extra: str | None, purpose: str) -> ModuleType:
             wrong, command = f"is installed but cannot be imported ({error})", "pip install --force-reinstall"
         elif (error.name or "").partition(".")[0] != package:
             raise
-        needed = f"it is needed to {purpose}: {command} '{distribution}'"
-        raise MissingExtraError(f"{package} {wrong}; {needed}") from error
+        remedy = f"{command} '{package}'" if extra is None else _installing(extra, command)
+        raise MissingExtraError(f"{package} {wrong}; it is needed to {purpose}: {remedy}") from error
 
 
 LARGEST = 2**31 - 1  # default upper limit of integers

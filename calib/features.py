@@ -139,10 +139,7 @@ def squared_of(distances: Distances, outputs: Mapping[str, np.ndarray]) -> Squar
 
 
 def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray | None = None) -> Density:
-    """The distance with location and scale of in-distribution squared distances [N, K]; no scale is near zero.
-
-    ``lengths`` [N], the texts' numbers of tokens, make lines of them, unless they are too few or all equal.
-    """
+    """The distance with location and scale of squared distances [N, K]; lines in 1/``lengths`` if they allow."""
     location = squared.mean(axis=0)
     scale = np.maximum(squared.std(axis=0), MIN_SPREAD * location)
     scale = np.where(scale > TINY, scale, 1)
@@ -153,10 +150,7 @@ def standardised_by(density: Density, squared: np.ndarray, lengths: np.ndarray |
 
 
 def _lines(squared: np.ndarray, lengths: np.ndarray, least: np.ndarray) -> dict[str, np.ndarray]:
-    """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K].
-
-    The scale's line is that of absolute deviations, times a factor: standardised deviations have a mean square of 1.
-    """
+    """Location and scale as lines in 1/n; empty if the deviations from the location are less than ``least`` [K]."""
     inverse, logs = 1 / lengths.astype(np.float64), np.log(lengths)
     ends = np.stack([1 - inverse, inverse], axis=1)  # weights [N, 2] of a line's values at 1/n = 0 and 1
     held = np.vstack([ends, [-1 / STEEPEST, 1 / STEEPEST]])  # with the prior as one more example
@@ -217,9 +211,7 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, wid
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
     for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
         if fit is None and value is not None:
-            raise InputError(
-                f"{name} is {cut(value)}, but there are no training data to fit a distance; add fit=… (--fit)"
-            )
+            raise InputError(f"{name} is {cut(value)}, but a distance needs training data; add fit=… (--fit)")
     if rank is not None and width and not is_whole(rank, 1, width):  # no distance without a width
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
 
@@ -239,15 +231,8 @@ def unseen_classes(bundle: Bundle, training: Examples | None) -> list[str]:
     return [note]
 
 
-def candidates(
-    bundle: Bundle,
-    reference: Reference,
-    training: Examples | None,
-    taps: str | Sequence[int],
-    rank: int | None,
-    *,
-    choice: bool,
-) -> Distances:
+def candidates(bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int],
+               rank: int | None, *, choice: bool) -> Distances:  # fmt: skip
     """Candidate distances, not standardised, by set of taps; without training data the bundle's own, if any."""
     if training is None:
         density = Density.of(bundle)

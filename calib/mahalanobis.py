@@ -1,7 +1,4 @@
-"""Fit of the Mahalanobis distance to the training data: class means and one covariance, in a single pass.
-
-Memory holds K·C·d sums and K·d² products for K taps of width d and C classes, for any number of examples.
-"""
+"""Fit of the Mahalanobis distance in one pass: class means and one covariance; K·C·d sums and K·d² products."""
 
 from __future__ import annotations
 
@@ -56,9 +53,7 @@ class DensityFit:
         if np.trace(scatter) <= TINY:  # one example of each class
             scatter = self._products[tap] / count - np.outer(centre, centre)
         if np.trace(scatter) <= TINY:
-            raise InputError(
-                f"all {count} examples have the same features at {self.taps[tap]}; give other training data"
-            )
+            raise InputError(f"all {count} examples have the same features at {self.taps[tap]}; give other examples")
         whitening = whitened(shrunk(scatter, count))
         if rank is not None and rank < len(centre):
             shares = self._counts[seen, None] / count  # [R, 1]
@@ -139,10 +134,7 @@ def squared_distances(density: Density, features: np.ndarray) -> np.ndarray:
 
 
 def standardised(density: Density, distances: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
-    """The distance of inputs, float32: the mean of the taps' standardised distances, [B, K] → [B].
-
-    ``lengths`` [B], the numbers of tokens, are read in the form with the length only.
-    """
+    """The mean of the taps' standardised distances, [B, K] → [B] float32; ``lengths`` [B]: numbers of tokens."""
     location, scale = density.location, density.scale
     if density.log_length is not None:
         assert lengths is not None  # a text has a length

@@ -1,7 +1,4 @@
-"""Published post-hoc OOD scores that are fitted on training features: kNN, Mahalanobis and ViM.
-
-Unlike in ``calib.mahalanobis``, whose distance a bundle carries, features are neither normalised nor standardised.
-"""
+"""Published post-hoc OOD scores fitted on raw training features: kNN, Mahalanobis and ViM."""
 
 from __future__ import annotations
 
@@ -57,9 +54,7 @@ class Gaussians:
         total = products / count
         within = total - (means * (sizes / count)).T @ means
         if not np.trace(within) > np.trace(total) * 1e-12:  # rounding
-            raise InputError(
-                f"no class has two distinct examples in the {count} training examples; give more training data"
-            )
+            raise InputError(f"no class has two distinct examples in the {count} training examples; give more of them")
         self._whitening, self._background = (whitened(shrunk(each, count)) for each in (within, total))
         self._means = means @ self._whitening
 
@@ -104,9 +99,7 @@ class VirtualLogit:
         self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: lowest energy first
         norm = self._norms(features).mean()
         if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
-            raise InputError(
-                f"the {count} training examples span only {self.dimensions} directions; give more training data"
-            )
+            raise InputError(f"the {count} training examples span only {self.dimensions} directions; give more of them")
         self._scale = largest.astype(np.float64).mean() / norm  # α
 
     def scores(self, features: np.ndarray, logits: np.ndarray) -> np.ndarray:

@@ -27,9 +27,7 @@ def named_taps(taps: Any, architecture: AnyArchitecture, trunk: int, members: in
     if not ends:
         raise InputError(f"{architecture.family} has no known feature vectors for a distance; omit --fit")
     if taps not in ("auto", "last") and not kinds:
-        raise InputError(
-            f"taps is {cut(taps)}; expected last: in traced models only the members' last vectors are available"
-        )
+        raise InputError(f"taps is {cut(taps)}; expected last: traced models have only the members' last vectors")
     shared = min(trunk, len(architecture.tapped_layers))
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     everything = (*_of_layers(range(shared), kinds), *last)

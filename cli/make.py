@@ -80,8 +80,9 @@ def make_text(report: MakeReport) -> str:
 
 
 def _remarks(report: MakeReport) -> list[str]:
-    """Say what was not measured, and what an ensemble would add to a first look."""
-    evaluated, lines = report.stages["evaluate"], []
+    """Repeat warnings; say what was not measured, and what an ensemble would add to a first look."""
+    evaluated = report.stages["evaluate"]
+    lines = [f"warning: {note}" for note in (*report.notes, *report.stages["calibrate"]["notes"])]
     accuracy = report.figures()[0].get("accuracy")
     if evaluated["ood"] is None:
         low = accuracy is not None and accuracy < LOW

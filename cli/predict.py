@@ -19,6 +19,7 @@ from ..bundle.staging import atomic_file, check_file, destination
 from ..bundle.strict_json import json_line
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
+from ..data.examples import check_folder
 from ..data.images import is_image
 from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
@@ -169,12 +170,14 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
     elif options.output:
         print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
-        print_text(prediction_text(rows))
-    return 0
+        print_text(prediction_text(rows, predictor.members))
+    return 2 if prediction.failed.all() else 0
 
 
 def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict files or image folders in bounded memory; a regular output file is written completely or not at all."""
+    for source in options.input:
+        check_folder(source, predictor.modality)
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
@@ -193,7 +196,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
         print_json({**about(predictor), "count": count, **written})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
-    return 0
+    return 2 if failed == count else 0
 
 
 def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
@@ -288,6 +291,7 @@ def _check_texts(items: Sequence[str], modality: str) -> None:
     for item in items:
         folder = os.path.isdir(item)  # noqa: PTH112 - Path raises on a long text
         if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
+            check_folder(item, modality)
             kind = "a folder" if folder else other
             raise InputError(f"{cut(item)} is {kind}; did you mean --input {shlex.quote(item)}?")
 

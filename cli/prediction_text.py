@@ -39,6 +39,9 @@ COLUMNS: dict[str, list[Column]] = {
     "label": DECIDED,
 }
 
+BETWEEN_MEMBERS = {"mutual information", "disagreement", "√variance"}
+"""Columns that are zero for one member."""
+
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 LENGTH_LIMIT = 3
 """Length deviation beyond which a flagged text is unlike the training data in length, not in content."""
@@ -58,19 +61,20 @@ OPTIONAL: dict[str, Column] = {
 }
 
 
-def prediction_text(rows: Sequence[Row]) -> str:
+def prediction_text(rows: Sequence[Row], members: int = 2) -> str:
     """Format predictions as a table, followed by the failed inputs with their errors."""
     predicted = [row for row in rows if "error" not in row]
     failed = [": ".join(filter(None, [_input(row["input"]), str(row["error"])])) for row in rows if "error" in row]
-    return "\n".join([*([_table(predicted)] if predicted else []), *failed])
+    return "\n".join([*([_table(predicted, members)] if predicted else []), *failed])
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row], members: int) -> str:
     kind = next((kind for kind in COLUMNS if any(kind in row for row in rows)), "label")
     lines = _spans(rows) if kind == "spans" else [(_input(row["input"]), row) for row in rows]
     predicted = [row for _, row in lines]
     ranged = any("interval_low" in row for row in predicted)
-    columns = [column for column in COLUMNS[kind] if column[0] != "interval" or ranged]
+    omitted = {*([] if ranged else ["interval"]), *(BETWEEN_MEMBERS if members == 1 else [])}
+    columns = [column for column in COLUMNS[kind] if column[0] not in omitted]
     columns += [column for name, column in OPTIONAL.items() if any(row.get(name) is not None for row in predicted)]
     if any(row.get(name) is not None for row in predicted for name in DECISIONS):
         columns.append(("decision", _decision))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from ..errors import InputError, cut, is_whole
 
+TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
+
 
 @dataclass(frozen=True)
 class DataOptions:

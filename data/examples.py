@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, listing
+from .audio import has_media_name
 from .data_files import FORMS, tensor_rows
-from .data_options import DataOptions
+from .data_options import TAGS, DataOptions
 from .data_sources import HUB, named_rows, source_name
 from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
 from .python_inputs import column_names, feature_of, is_table, item_rows, only_split, ordered, table_rows, unformatted
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
-from .specs import InputSpec, Modality
+from .specs import InputSpec
 from .tensors import TensorProcessor
 from .text import empty_text
 
@@ -93,10 +94,11 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
         raise InputError(f"{what}; expected inputs of another distribution")
 
 
-def check_folder(data: Any, modality: Modality) -> None:
-    """Reject a folder of images or sounds for a model of texts."""
-    if modality == "text" and isinstance(data, str | Path) and Path(data).is_dir():
-        raise InputError(f"data {data} is a folder of images or sounds, but the model reads texts; expected a table")
+def check_folder(data: Any, modality: str) -> None:
+    """Reject images or sounds, files or a folder of them, for a model of texts."""
+    if modality == "text" and isinstance(data, str | Path) and (has_media_name(data) or Path(data).is_dir()):
+        what = "an image or a sound" if has_media_name(data) else "a folder of images or sounds"
+        raise InputError(f"data {data} is {what}, but the model reads texts; expected a table")
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
@@ -154,14 +156,15 @@ def read_examples(
         return Examples(inputs, None, source)
     unlabelled = [row for row in sample if row.label is None]
     if unlabelled and need_labels:
-        where = "" if len(unlabelled) == len(sample) else f" at {unlabelled[0].where}"
-        names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
+        names, source = unlabelled[0].names, source if named else "the data"
+        where = source if len(unlabelled) == len(sample) else unlabelled[0].where
         pair = is_pair(unlabelled[0].input) and not names
         hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
-        hint += "; for an example without labels, give []" if task == "multi_label" and where else ""
-        wanted = f"a column {columns.label!r}{names}, for words 'tags' or 'ner_tags'"
-        how = "choose with --read label=NAME, DataOptions(label=…)"
-        raise InputError(f"data {source} has no label{where}; expected {wanted} ({how}){hint}")
+        hint += "; for an example without labels, give []" if task == "multi_label" and where != source else ""
+        wanted = " or ".join(map(repr, dict.fromkeys([columns.label, *TAGS] if task == "tokens" else [columns.label])))
+        wrong = f"has the columns {listing(names)}; expected" if names else "has no label; expected a column"
+        option = "--read label=NAME" if named else "DataOptions(label=…)"
+        raise InputError(f"{where} {wrong} {wanted} (or {option}){hint}")
     return Examples(inputs, None if unlabelled else encode(sample, labels, task, isinstance(data, Examples)), source)
 
 

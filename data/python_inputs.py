@@ -11,12 +11,11 @@ import numpy as np
 
 from ..errors import InputError, listing
 from . import raw_inputs as raw
-from .data_options import DataOptions
+from .data_options import TAGS, DataOptions
 from .label_encoding import class_names, plain
 from .specs import Modality
 
 EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
-TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
 
 
 def given_inputs(
@@ -146,9 +145,10 @@ def column_names(table: Any) -> list[Any]:
 
 
 def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, only: bool = False) -> list[Any]:
-    """Columns that hold the inputs, two for pairs; ``only`` accepts a single column of any name."""
+    """Columns that hold the inputs, two for pairs; ``only`` accepts a single column of any name but the label's."""
     names = column_names(table)
-    name = next((key for key in keys if key in names), names[0] if only and len(names) == 1 else None)
+    lone = only and len(names) == 1 and names[0] != columns.label
+    name = next((key for key in (*keys, *names[:lone]) if key in names), None)
     if name is None:
         wanted = " or ".join(map(repr, keys))
         raise InputError(f"the table has the columns {listing(names)}; expected one column {wanted}")

@@ -65,17 +65,9 @@ def read_training(
     return training
 
 
-def measure_baselines(
-    models: Sequence[Model],
-    test_set: Examples,
-    ood: Examples,
-    training: Examples | None,
-    figures: EvaluationOptions,
-    names: Sequence[str],
-    batch_size: int,
-    seed: int,
-    progress: Progress,
-) -> list[BaselineReport]:
+def measure_baselines(models: Sequence[Model], test_set: Examples, ood: Examples, training: Examples | None,
+                      figures: EvaluationOptions, names: Sequence[str], batch_size: int, seed: int,
+                      progress: Progress) -> list[BaselineReport]:  # fmt: skip
     """Measure the baselines of the single model behind each model."""
     reports: list[BaselineReport] = []
     for model in models:
@@ -136,14 +128,8 @@ def _span_scores(
     return span_scores(spans, scores), np.array([span.text for span in spans], np.int64)
 
 
-def _outputs(
-    single: TorchSingle,
-    model: Model,
-    batch_size: int,
-    progress: Progress,
-    examples: Examples,
-    for_fitting: bool = False,
-) -> Arrays:
+def _outputs(single: TorchSingle, model: Model, batch_size: int, progress: Progress, examples: Examples,
+             for_fitting: bool = False) -> Arrays:  # fmt: skip
     """Return the single model's outputs in float32, in the order of the examples; for fitting, the largest logit."""
     arrays: dict[str, np.ndarray] = {}
     title = f"single model of {model.name} on {examples.name}"

@@ -55,15 +55,8 @@ class Model:
     bundle: Bundle | None = None
 
 
-def open_models(
-    bundle: Bundle,
-    compare: Sequence[str | Path],
-    backend: str,
-    precision: str | None,
-    opened: ExitStack,
-    examples: Examples,
-    seed: int = 0,
-) -> list[Model]:
+def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None, opened: ExitStack,
+                examples: Examples, seed: int = 0) -> list[Model]:  # fmt: skip
     """Open the bundle and its competitors, in this order."""
     models: list[Model] = []
     for source in (bundle, *compare):

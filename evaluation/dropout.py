@@ -1,7 +1,4 @@
-"""MC dropout as a competitor: passes of a single model with its dropout on (Gal & Ghahramani 2016).
-
-Every input runs alone without padding. Its passes are one batch; its masks depend on the seed and its tensors.
-"""
+"""MC dropout (Gal & Ghahramani 2016): passes of a single model with its dropout on; masks depend on seed and input."""
 
 from __future__ import annotations
 

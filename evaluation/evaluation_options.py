@@ -43,8 +43,6 @@ class EvaluationOptions:
             raise InputError(f"caution is {cut(self.caution)}; expected a finite number, 0 or more")
         for name, useful in (("corrupted", "corruptions"), ("neighbours", "baselines")):
             if getattr(self, name) != getattr(type(self), name) and not getattr(self, useful):
-                raise InputError(
-                    f"{name} is {getattr(self, name)} without {useful}; ask for these as well (--{useful})"
-                )
+                raise InputError(f"{name} is {getattr(self, name)} without {useful}; ask for them too (--{useful})")
         if self.fit is not None and not self.baselines:
             raise InputError("training data (fit=…, --fit) need baselines to fit; add --baselines, or omit them")

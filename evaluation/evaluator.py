@@ -18,6 +18,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import CALIBRATION, Bundle, located
 from ..bundle.strict_json import to_json_bytes
+from ..calib.decisions.fit import learnt_notes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, check_folder, read_examples
 from ..data.specs import Modality
@@ -133,6 +134,8 @@ def evaluate(
         evidence = Evidence(test_set, ood, *observed, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
+        if {"accuracy", "nll"} <= reports[0].figures.keys():
+            notes += learnt_notes(test_set.name, *(reports[0].figures[name].value for name in ("accuracy", "nll")))
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, test_set, ood, training)
             baselines = measure_baselines(
@@ -142,34 +145,20 @@ def evaluate(
         used = np.random.default_rng(seed).permutation(len(test_set))[: figures.corrupted]
         if figures.corruptions:
             some = test_set.take(used)
-            rows = sweep(models, some, bundle.labels, batch_size, seed, progress)
-            reports = [
-                replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
-            ]
+            pairs = zip(reports, sweep(models, some, bundle.labels, batch_size, seed, progress), strict=True)
+            reports = [replace(report, clean=clean, noise=noise) for report, (clean, noise) in pairs]
         latency_note = None
         if figures.latency or html is not None:
             reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)
     evaluation = EvaluationReport(
-        data=test_set.name,
-        examples=len(test_set),
-        ood=None if ood is None else ood.name,
-        ood_examples=None if ood is None else len(ood),
-        resamples=figures.bootstrap,
-        seed=seed,
-        corrupted=len(used) if figures.corruptions else 0,
-        verdict=verdicts(reports),
-        batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size),
-        models=reports,
-        files=[],
-        html=None if html is None else Path(html),
-        latency_note=latency_note,
-        notes=notes,
-        fit=None if training is None else training.name,
-        fit_examples=None if training is None else len(training),
-        task=task,
-        calibration=bundle.digests()[CALIBRATION],
-        headline=headlines(reports, ood is not None),
-    )
+        data=test_set.name, examples=len(test_set), ood=None if ood is None else ood.name,
+        ood_examples=None if ood is None else len(ood), resamples=figures.bootstrap, seed=seed,
+        corrupted=len(used) if figures.corruptions else 0, verdict=verdicts(reports),
+        batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size), models=reports, files=[],
+        html=None if html is None else Path(html), latency_note=latency_note, notes=notes,
+        fit=None if training is None else training.name, fit_examples=None if training is None else len(training),
+        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None),
+    )  # fmt: skip
     return _written(bundle, evaluation, evidence, folder)
 
 

@@ -1,7 +1,4 @@
-"""The fair rival of an ensemble: the single model, unpruned, calibrated on the same data, with its own distance.
-
-``make`` stores the rival's calibration and distance among the reports; with the checkpoint they restore it.
-"""
+"""The fair rival of an ensemble: the single model, unpruned, calibrated on the same data, with its own distance."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def rival_files(rival: Bundle) -> dict[str, bytes]:
 
 
 def restored_rival(bundle: Bundle, single: Any, folder: Path) -> Bundle | None:
-    """Write the rival of a bundle from its checkpoint's module; ``None`` without a rival of this checkpoint.
-
-    A bundle calibrated again on other data, or for other targets, has no rival.
-    """
+    """Write a bundle's rival from its checkpoint's module; ``None`` without one, or if calibrated anew."""
     from ..fusion import save_bundle
 
     if not bundle.has(FACTS):

@@ -29,11 +29,7 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """Add latencies of one batch to the reports, interleaved on one backend, and return a note.
-
-    It is the backend that ships: ONNX Runtime instead of PyTorch, if the first bundle has a graph. Other models without
-    a graph are exported for it; those that cannot be are not timed.
-    """
+    """Add latencies of one batch on the backend that ships, interleaved, to the reports; return a note."""
     remarks: list[str] = []
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
@@ -79,9 +75,7 @@ def _opened(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> B
     if model.as_bundle is None:
         raise HydrantError("MC dropout has no graph")
     if beside.name in LIBRARIES:
-        raise HydrantError(
-            "it has no engine; fuse it into a bundle of one member, build an engine, and compare with it"
-        )
+        raise HydrantError("it has no engine; fuse it into a bundle of one member, build an engine, compare with it")
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
     plain = model.kind == "checkpoint" and model.architecture.is_declared

@@ -83,9 +83,7 @@ def in_order(model: Model) -> Calibration:
 def _rules(calibration: Calibration) -> dict[str, Any]:
     """Return what a fitted calibration says of decisions."""
     facts = calibration.to_json()
-    return (
-        {name: each for name, each in facts.items() if name not in ("reference", "fitted")} if facts["fitted"] else {}
-    )
+    return {key: fact for key, fact in facts.items() if key not in ("reference", "fitted")} if facts["fitted"] else {}
 
 
 def decide(seen: Observation, calibration: Calibration) -> Observation:
@@ -106,16 +104,9 @@ def intervals(
     return {name: figure(value, draws.get(name)) for name, value in values.items()}, draws
 
 
-def detected(
-    scores: Mapping[str, np.ndarray],
-    ood_scores: Mapping[str, np.ndarray],
-    resamples: int,
-    seed: int,
-    progress: Progress,
-    title: str,
-    texts: tuple[np.ndarray, np.ndarray] | None = None,
-    sizes: Sequence[int] = (),
-) -> dict[str, Figure]:
+def detected(scores: Mapping[str, np.ndarray], ood_scores: Mapping[str, np.ndarray], resamples: int, seed: int,
+             progress: Progress, title: str, texts: tuple[np.ndarray, np.ndarray] | None = None,
+             sizes: Sequence[int] = ()) -> dict[str, Figure]:  # fmt: skip
     """Measure detection by scores [N] and [K], as ``SCORE.auroc`` and so on; spans have ``texts`` and ``sizes``."""
     detection = ScoreDetection(scores, ood_scores, None, *(texts or ()))
     sizes = sizes or [len(next(iter(each.values()))) for each in (scores, ood_scores)]
@@ -123,13 +114,8 @@ def detected(
     return {name.removeprefix("ood."): value for name, value in figures.items()}
 
 
-def differences(
-    ours: Mapping[str, Figure],
-    theirs: Mapping[str, Figure],
-    our_draws: Draws,
-    their_draws: Draws,
-    compared: Sequence[str],
-) -> dict[str, Figure]:
+def differences(ours: Mapping[str, Figure], theirs: Mapping[str, Figure], our_draws: Draws, their_draws: Draws,
+                compared: Sequence[str]) -> dict[str, Figure]:  # fmt: skip
     """Return our metrics minus theirs, with intervals from the shared resamples."""
     names = [name for name in ours if name in theirs and (name in compared or name.startswith("ood."))]
     return {

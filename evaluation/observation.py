@@ -49,14 +49,8 @@ class Observation:
         return {name: values for name, values in scores.items() if values is not None}
 
 
-def observe(
-    model: Model,
-    inputs: Sequence[Any],
-    batch_size: int,
-    progress: Progress = no_progress,
-    title: str = "predicting",
-    labels: np.ndarray | None = None,
-) -> Observation:
+def observe(model: Model, inputs: Sequence[Any], batch_size: int, progress: Progress = no_progress,
+            title: str = "predicting", labels: np.ndarray | None = None) -> Observation:  # fmt: skip
     """Run a model on inputs; ``labels`` [N] of a classification also measure the members alone."""
     sweep = Sweep(model.runs, model.processor, model.architecture, inputs, batch_size, progress, title)
     classes = TASKS[model.architecture.task].one_class and not model.architecture.every_token

@@ -1,8 +1,4 @@
-"""Peak memory of a model, measured in a fresh process that opens it and runs one batch.
-
-The process runs ``python -m hydrant.evaluation.peak_memory OPTIONS``, with the arguments of :func:`run_batch`
-as a JSON object. It writes ``{"peak": bytes, "imports": bytes}``.
-"""
+"""Peak memory of a model in a fresh process: ``python -m hydrant.evaluation.peak_memory JSON`` opens and runs it."""
 
 from __future__ import annotations
 

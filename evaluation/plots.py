@@ -93,9 +93,7 @@ def _scores(seen: Observation, ood: Observation | None, labels: np.ndarray) -> b
     figure, grid = new_figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
     for column, (name, score) in zip(grid.T, scores.items(), strict=True):
         sign = -1 if name == "max_probability" else 1
-        spread = [
-            sign * values for values in (score[~wrong], score[wrong], *([ood_scores[name]] if ood_scores else []))
-        ]
+        spread = [sign * part for part in (score[~wrong], score[wrong], *([ood_scores[name]] if ood_scores else []))]
         every = np.concatenate(spread)
         edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), 41)
         for axes, values, (_, colour) in zip(column, spread, groups, strict=True):

@@ -74,9 +74,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
         name = runners[0].name
-        raise InputError(
-            f"backend {name} cannot run a baseline; use {' or '.join(RUNS_GRAPHS)}, and a bundle with a graph"
-        )
+        raise InputError(f"backend {name} cannot run a baseline; use {' or '.join(RUNS_GRAPHS)}, with a graph")
     require("onnx", "fuse", "create a model to compare with")
     from ..export.random_model import PLAIN, random_model
 

@@ -32,7 +32,7 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .verdict import ALONE, UNJUDGED, best_apart
+from .verdict import UNJUDGED, best_apart
 
 OPEN = 20
 
@@ -97,7 +97,7 @@ def evaluation_sections(
         _decisions(report),
         _models(report),
         *(_examples(*each) for each in ({} if evidence is None else chosen(evidence)).items()),
-        _comparison(report),
+        *([_comparison(report)] if report.verdict else []),
         _quality(report),
         _selective(report),
         _detection(report, "Detection of OOD inputs", "ood"),
@@ -206,9 +206,7 @@ def _advice(report: EvaluationReport) -> list[str]:
 
 def _comparison(report: EvaluationReport) -> Section:
     """The verdict in full: a sentence for each competitor, and the differences behind it."""
-    sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
-    if not report.verdict:
-        return Section("Comparison", sentences=sentences, broad=True)
+    sentences = [verdict.sentence for verdict in report.verdict]
     words = DIRECTIONS
     if report.resamples:
         words += (

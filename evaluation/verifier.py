@@ -47,10 +47,7 @@ class BackendReport:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of ``verify``: SHA-256 of the ``files``, ``backends``, and ``skipped`` ones with reasons.
-
-    ``preprocessing``: number of ``inputs`` that ``fuse`` compared, and the ``different`` ones here.
-    """
+    """Results of ``verify``; ``skipped``: (backend, reason); ``preprocessing``: compared and different inputs."""
 
     reference: str
     inputs: str

@@ -104,12 +104,8 @@ class Context:
         graph = self.graph
         with graph.wide(wide):
             # −1e4 in FP16: its exponential is 0, and adding scores to it stays finite
-            numbers: dict[int, float] = {
-                KINDS["fp16"]: -1e4,
-                KINDS["bf16"]: -1e38,
-                FLOAT: float(np.finfo(np.float32).min),
-            }
-            return graph.node("Where", [seen, graph.number(0.0), graph.number(numbers[graph.kind])], name)
+            low: dict[int, float] = {KINDS["fp16"]: -1e4, KINDS["bf16"]: -1e38, FLOAT: float(np.finfo(np.float32).min)}
+            return graph.node("Where", [seen, graph.number(0.0), graph.number(low[graph.kind])], name)
 
     def _windowed(self, window: int, queries: int | str, wide: bool, suffix: str) -> str:
         """Additive mask [B, 1, 1 or T, T] of real keys at most ``window`` tokens away, and of each token itself."""

@@ -1,7 +1,4 @@
-"""Dead-row elimination: if only the first token is read, the last layer does not compute the other tokens.
-
-Requirements are followed backwards from the operator that selects the token. They end at operators without a rule.
-"""
+"""Dead-row elimination: if only the first token is read, the last layer does not compute the other tokens."""
 
 from __future__ import annotations
 

@@ -36,15 +36,8 @@ GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)  # files that m
 TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 
 
-def exported(
-    bundle: Bundle | str | Path,
-    precision: Precision,
-    form: GraphForm,
-    data: Any,
-    reading: DataOptions,
-    seed: int,
-    progress: Progress,
-) -> Export:
+def exported(bundle: Bundle | str | Path, precision: Precision, form: GraphForm, data: Any, reading: DataOptions,
+             seed: int, progress: Progress) -> Export:  # fmt: skip
     """Write the graph into the bundle; the arguments are those of :func:`graph_export.export`."""
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
@@ -85,14 +78,8 @@ def exported(
     return Export(path, precision, lowering, operator, reasons, changes, islands, quantised)
 
 
-def _exported_traced(
-    bundle: Bundle,
-    architecture: Traced,
-    precision: Precision,
-    form: GraphForm,
-    inputs: dict[str, Any],
-    progress: Progress,
-) -> Export:
+def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm,
+                     inputs: dict[str, Any], progress: Progress) -> Export:  # fmt: skip
     """Write the graph of a traced bundle, which has one form."""
     if form.lowering != "auto" or form.attention != "auto" or form.without:
         problem = f"bundle {bundle.path} is traced ({architecture.model_class}); its graph has one form"
@@ -170,14 +157,8 @@ def check_graphs(bundle: Bundle) -> list[str]:
     return names
 
 
-def write_recalibrated(
-    source: Path,
-    target: Path,
-    calibration: Calibration,
-    architecture: AnyArchitecture,
-    density: Density | None,
-    density_sha256: str | None,
-) -> None:
+def write_recalibrated(source: Path, target: Path, calibration: Calibration, architecture: AnyArchitecture,
+                       density: Density | None, density_sha256: str | None) -> None:  # fmt: skip
     """Write the graph ``source`` with a new calibration; large weights stay in the file beside ``source``."""
     model = _read(source)
     for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none for regression

@@ -31,19 +31,13 @@ def judge_against(
     session = open_graph(model, CHECK)
     expected = outputs_of(session, batches)
     task = task_of_graph(expected, _tags_tokens(session))
-    return lambda lowered: task.compare(
-        expected, outputs_of(open_graph(lowered, CHECK), batches), TOLERANCES[precision]
-    )[1]
+    limits = TOLERANCES[precision]
+    return lambda lowered: task.compare(expected, outputs_of(open_graph(lowered, CHECK), batches), limits)[1]
 
 
-def fewest_float_parts(
-    precision: str,
-    parts: Sequence[str],
-    lowered: Callable[..., onnx.ModelProto],
-    judge: Callable[[onnx.ModelProto], list[Gate]],
-    batches: Sequence[Batch],
-    progress: Progress,
-) -> tuple[onnx.ModelProto, list[str], list[Gate]]:
+def fewest_float_parts(precision: str, parts: Sequence[str], lowered: Callable[..., onnx.ModelProto],
+                       judge: Callable[[onnx.ModelProto], list[Gate]], batches: Sequence[Batch],
+                       progress: Progress) -> tuple[onnx.ModelProto, list[str], list[Gate]]:  # fmt: skip
     """The graph with as few parts in float32 as the gates allow, these parts, and the gates.
 
     ``lowered`` makes the graph with given parts in float32, or with a switch for each part if their places are given;
@@ -70,10 +64,7 @@ def fewest_float_parts(
 def most_sensitive(
     both: onnx.ModelProto, parts: Sequence[str], batches: Sequence[Batch], progress: Progress
 ) -> list[str]:
-    """Parts by the mean square of Δ probability (or Δ score) with that part alone in lower precision, largest first.
-
-    Measured on the ``RANKING`` batches that all parts together disturb most; undefined answers are infinite errors.
-    """
+    """Parts by the mean square of Δ probability (or Δ score) with that part alone lowered, largest first."""
     both.graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
     session, answer = open_graph(both, CHECK), both.graph.output[0].name
     alone: np.ndarray = np.eye(len(parts), dtype=bool)

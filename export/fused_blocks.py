@@ -1,7 +1,4 @@
-"""Fused model for rewrites and lowerings: plain arrays, true head counts, no padding.
-
-Weights have G groups, 1 or M. Activations have S streams: 1 while all members' activations are equal, then M.
-"""
+"""Fused model for rewrites and lowerings: arrays of G groups (1 or M), streams S (1 while members are equal, or M)."""
 
 from __future__ import annotations
 

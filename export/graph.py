@@ -92,14 +92,9 @@ class Graph:
         graph.node.extend(self._nodes.values())
         graph.initializer.extend(self._initializers.values())
 
-    def model(
-        self,
-        name: str,
-        inputs: Mapping[str, tuple[int, Sequence[int | str]]],
-        outputs: Mapping[str, tuple[int, Sequence[int | str]]],
-        metadata: Mapping[str, str],
-        opset: int,
-    ) -> onnx.ModelProto:
+    def model(self, name: str, inputs: Mapping[str, tuple[int, Sequence[int | str]]],
+              outputs: Mapping[str, tuple[int, Sequence[int | str]]], metadata: Mapping[str, str],
+              opset: int) -> onnx.ModelProto:  # fmt: skip
         """Finished model; inputs and outputs are name → (element type, shape); a string is a dynamic axis."""
         reads, gives = (
             [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in values.items()]

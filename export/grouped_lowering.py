@@ -1,7 +1,4 @@
-"""Grouped lowering, for GPUs: batched weights with a member axis; one product for query, key and value.
-
-Members with fewer heads are padded with heads of zero weights.
-"""
+"""Grouped lowering, for GPUs: batched weights with a member axis; fewer heads are padded with zero weights."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ KINDS = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
 class Rank(IntEnum):
-    """Precision of a value; an operator takes the highest of its inputs, unless its own rule differs.
-
-    Positions and masks are computed from integers, without a stored matrix.
-    """
+    """Precision of a value; an operator takes the highest of its inputs, unless its own rule differs."""
 
     EXACT = 0  # float32: positions and masks
     HALF = 1

@@ -35,13 +35,8 @@ class Islands:
     gates: list[Gate] = field(default_factory=list)  # of a traced graph: differences from float32
 
 
-def choose_islands(
-    blocks: Blocks,
-    precision: str,
-    batches: Sequence[Mapping[str, np.ndarray]] = (),
-    source: str = "",
-    progress: Progress = no_progress,
-) -> Islands:
+def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str, np.ndarray]] = (), source: str = "",
+                   progress: Progress = no_progress) -> Islands:  # fmt: skip
     """Choose float32 values: in BF16 all residual sums, without measuring; in FP16 values near its limit."""
     sums = residuals(blocks)
     if precision == "bf16":

@@ -1,8 +1,4 @@
-"""Masked writes, ``x[mask] = number`` in PyTorch: one selection instead of a list of places.
-
-Torch's exporter writes ScatterND at the places that NonZero lists, whose number is known only when the graph runs;
-TensorRT-RTX has no such operator.
-"""
+"""Masked writes, ``x[mask] = number``: a selection instead of ScatterND at places known only when the graph runs."""
 
 from __future__ import annotations
 

@@ -112,10 +112,7 @@ def quantise(
 
 
 def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], seen: Seen) -> dict[str, np.ndarray]:
-    """Input value → factor [in] by which it is divided: max|x|^α ÷ max|W|^(1−α), geometric mean 1.
-
-    Inputs of one weight have one factor, and so have the weights of one input.
-    """
+    """Input value → factor [in] that divides it: max|x|^α ÷ max|W|^(1−α), geometric mean 1; one for each weight."""
     groups: list[set[str]] = []  # values and weights that share a factor
     for node in nodes:
         joined = set(node.input[:2]).union(*(group for group in groups if group & set(node.input[:2])))
@@ -183,13 +180,8 @@ class Quantised:
         return {**facts, "gates": [asdict(gate) for gate in self.gates]}
 
 
-def search(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
-    batches: Sequence[Batch],
-    source: str,
-    progress: Progress = no_progress,
-) -> Quantised:
+def search(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: Sequence[Batch], source: str,
+           progress: Progress = no_progress) -> Quantised:  # fmt: skip
     """Quantise products of a graph, with as few parts of layers in float32 as the gates allow."""
     checking, calibrating = batches[::2], batches[1::2]
     checked = sum(len(next(iter(batch.values()))) for batch in checking)

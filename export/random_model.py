@@ -41,14 +41,8 @@ def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) ->
     return weights
 
 
-def random_model(
-    architecture: Architecture,
-    plan: HeadPlan | None = None,
-    *,
-    precision: str = "fp32",
-    lowering: str = "unrolled",
-    without: Collection[str] = (),
-) -> onnx.ModelProto:
+def random_model(architecture: Architecture, plan: HeadPlan | None = None, *, precision: str = "fp32",
+                 lowering: str = "unrolled", without: Collection[str] = ()) -> onnx.ModelProto:  # fmt: skip
     """Graph of a random model, exported like a bundle of the same plan; FP16 needs no islands."""
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)

@@ -116,10 +116,7 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Avoid T keys and values for one query: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V.
-
-    Requires a pooled last layer without key and value biases and without rotary keys; updates are merged.
-    """
+    """Avoid T keys and values for one query: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V."""
     attention = blocks.layers[-1].attention
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
     if attention.rotary is not None or not attention.pooled or biased:

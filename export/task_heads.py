@@ -1,7 +1,4 @@
-"""Output heads of the tasks in ONNX, always float32: member logits → the graph's outputs.
-
-Entropies are clipped to their valid range, which rounding could exceed.
-"""
+"""Output heads of the tasks in ONNX, always float32: member logits → outputs, entropies clipped to their range."""
 
 from __future__ import annotations
 
@@ -20,15 +17,8 @@ TEMPERATURE = (
 )
 
 
-def task_head(
-    graph: Graph,
-    logits: str,
-    streams: int,
-    members: int,
-    architecture: AnyArchitecture,
-    temperature: float | Sequence[float],
-    emit: bool,
-) -> None:
+def task_head(graph: Graph, logits: str, streams: int, members: int, architecture: AnyArchitecture,
+              temperature: float | Sequence[float], emit: bool) -> None:  # fmt: skip
     """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] for tokens; S is 1 or M."""
     classes = architecture.classes
     if architecture.task == "score":
@@ -58,11 +48,7 @@ def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
 
 
 def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float, tokens: bool = False) -> str:
-    """Classification of inputs, or of ``tokens`` (axis T behind B); returns the members' probabilities.
-
-    With p̄ = mean_m softmax(z_m / T): predictive entropy H(p̄), expected entropy mean_m H(p_m), their difference,
-    share of members with another argmax than p̄, and energy = −mean_m log Σ exp z_m, without T.
-    """
+    """Classification of inputs, or of ``tokens`` (axis T behind B); returns the members' probabilities."""
     top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
     shifted = graph.node("Sub", [logits, top], "energy.shifted")
     log = graph.node("ReduceLogSumExp", [shifted, graph.constant([-1])], "energy.log", keepdims=1)
@@ -89,11 +75,7 @@ def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float
 
 
 def label_head(graph: Graph, logits: str, temperatures: Sequence[float]) -> str:
-    """Multi-label classification; returns the members' probabilities.
-
-    With p_m = sigmoid(z_m / T) and h(p) = −p log p − (1 − p) log(1 − p): label entropy h(p̄), label mutual information
-    h(p̄) − mean_m h(p_m), their sums over labels, and energy = −mean_m Σ log(1 + exp z_m), without T.
-    """
+    """Multi-label classification, scores as in ``fusion.output_heads``; returns the members' probabilities."""
     soft = graph.node("Softplus", [logits], "energy.labels")
     total = graph.node("ReduceSum", [soft, graph.constant([2])], "energy.members", keepdims=0)  # [S, B]
     graph.node("Neg", [_mean(graph, total, "energy.mean")], "energy")

@@ -65,15 +65,8 @@ def traced_network(
     return proto
 
 
-def finished(
-    network: onnx.ModelProto,
-    architecture: Traced,
-    members: int,
-    temperature: float | Sequence[float],
-    facts: Mapping[str, str],
-    emit: bool,
-    keep: bool = True,
-) -> onnx.ModelProto:
+def finished(network: onnx.ModelProto, architecture: Traced, members: int, temperature: float | Sequence[float],
+             facts: Mapping[str, str], emit: bool, keep: bool = True) -> onnx.ModelProto:  # fmt: skip
     """The network with the task's head, outputs and metadata; a copy if ``keep`` is true."""
     model, graph = network, Graph()
     if keep:
@@ -183,13 +176,8 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _joined(
-    parts: Sequence[tuple[tuple[onnx.ModelProto, Mapping[str, Any]], list[int]]],
-    members: Sequence[nn.Module],
-    architecture: Traced,
-    opset: int,
-    weights: dict[str, Any],
-) -> onnx.ModelProto:
+def _joined(parts: Sequence[tuple[tuple[onnx.ModelProto, Mapping[str, Any]], list[int]]], members: Sequence[nn.Module],
+            architecture: Traced, opset: int, weights: dict[str, Any]) -> onnx.ModelProto:  # fmt: skip
     """Copy all members into one graph; add their tensors to ``weights``, shared ones once."""
     graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
     outputs, shared = dict[int, list[str]](), dict[Any, str]()
@@ -279,10 +267,7 @@ def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
-    """Merge equal tensors, then equal nodes, fold constants, and name layer normalization: an ``onnx_ir.Model``.
-
-    ONNX Runtime would fuse it, too, but wrongly between the casts of a half-precision graph.
-    """
+    """Merge equal tensors, then equal nodes, fold constants, name layer norms (ONNX Runtime fuses them wrongly)."""
     import onnx_ir as ir
     from onnx_ir.passes import common
     from onnxscript import optimizer, rewriter

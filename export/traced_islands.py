@@ -22,19 +22,10 @@ Ranks = Mapping[Any, Rank]  # of computed values
 SENSITIVE = "rounding in this module disturbs the outputs most"
 
 
-def half_graph(
-    network: onnx.ModelProto,
-    precision: str,
-    logits: str,
-    finished: Callable[[onnx.ModelProto], onnx.ModelProto],
-    batches: Sequence[Batch],
-    source: str,
-    progress: Progress,
-) -> tuple[onnx.ModelProto, Islands]:
-    """The finished graph in half precision, which passes its gates, and its islands.
-
-    Values near the limits of the type are float32; if the gates fail, the most sensitive modules are, too.
-    """
+def half_graph(network: onnx.ModelProto, precision: str, logits: str,
+               finished: Callable[[onnx.ModelProto], onnx.ModelProto], batches: Sequence[Batch], source: str,
+               progress: Progress) -> tuple[onnx.ModelProto, Islands]:  # fmt: skip
+    """The finished graph in half precision, which passes its gates, and its islands (float32 parts)."""
     graph = parsed(network).graph
     ranks, head = ranks_of(graph), head_values(graph, logits)
     if precision == "fp16":
@@ -163,10 +154,7 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
 def emulated(
     model: onnx.ModelProto, precision: str, places: Mapping[str, int] = {}, weights: Iterable[onnx.TensorProto] = ()
 ) -> onnx.ModelProto:
-    """A half-precision graph in float32 with the same rounding: ONNX Runtime's CPU computes some kernels in float32.
-
-    With ``places``, of parts by value, each part has a switch; ``weights`` replace rounded ones.
-    """
+    """A half-precision graph in float32 with the same rounding; ``places`` of parts by value add switches."""
     kind, exact = KINDS[precision].value, {f"{tensor.name}{HALF}": tensor for tensor in weights}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -1,7 +1,4 @@
-"""Unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads.
-
-ONNX Runtime packs 2-D weights once and can quantise them; unequal head counts need no padding.
-"""
+"""Unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads."""
 
 from __future__ import annotations
 

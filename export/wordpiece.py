@@ -1,7 +1,4 @@
-"""WordPiece for onnxruntime-extensions, whose normalisation differs from Hugging Face's.
-
-The original tokenizer maps each character, as a table and long ranges. The library only looks up words.
-"""
+"""WordPiece for onnxruntime-extensions, which only looks up words: a table normalises as the tokenizer does."""
 
 from __future__ import annotations
 

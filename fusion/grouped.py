@@ -92,16 +92,9 @@ class GroupedNorm(nn.Module):
 class GroupedAttention(nn.Module):
     """Multi-head self-attention of all members at once; members with fewer heads are padded with zero heads."""
 
-    def __init__(
-        self,
-        qkv: GroupedLinear,
-        output: GroupedLinear,
-        head_width: int,
-        dropout: float,
-        low_rank: Mapping[str, LowRank] | None = None,
-        rotary: float | None = None,
-        window: int | None = None,
-    ) -> None:
+    def __init__(self, qkv: GroupedLinear, output: GroupedLinear, head_width: int, dropout: float,
+                 low_rank: Mapping[str, LowRank] | None = None, rotary: float | None = None,
+                 window: int | None = None) -> None:  # fmt: skip
         super().__init__()
         self.rotary, self.window = rotary, window
         self.low_rank = nn.ModuleDict(low_rank or {})

@@ -96,14 +96,8 @@ def measure_merge_error(
 measure_drift = measure_merge_error  # the name before 0.3
 
 
-def check_merged(
-    models: Sequence[Any],
-    merged: FusedClassifier,
-    unmerged: FusedClassifier,
-    report: MergeReport,
-    inputs: Sequence[Mapping[str, Any]],
-    labels: Sequence[np.ndarray | None],
-) -> None:
+def check_merged(models: Sequence[Any], merged: FusedClassifier, unmerged: FusedClassifier, report: MergeReport,
+                 inputs: Sequence[Mapping[str, Any]], labels: Sequence[np.ndarray | None]) -> None:  # fmt: skip
     """Raise if averaging changes an ensemble too much."""
     if report.change <= MAX_CHANGE:
         return

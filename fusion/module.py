@@ -125,13 +125,9 @@ class FusedClassifier(Ensemble):
             x = self.through(layer, x, mask)
         return self.classified(x, mask)
 
-    def embedded(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        pixel_values: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def embedded(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+                 token_type_ids: Tensor | None = None,
+                 pixel_values: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Return the first activations [G, B, T, d], dropout included, and the mask of visible keys [B, 1, 1, T]."""
         if self.architecture.modality == "text":
             if input_ids is None or pixel_values is not None:

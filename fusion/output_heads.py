@@ -91,12 +91,8 @@ class LabelOutput:
 Output = FusedOutput | ScoreOutput | LabelOutput
 
 
-def summarize_task(
-    architecture: AnyArchitecture,
-    member_logits: Tensor,
-    temperatures: Sequence[float] = (1.0,),
-    distance: Tensor | None = None,
-) -> Output:
+def summarize_task(architecture: AnyArchitecture, member_logits: Tensor, temperatures: Sequence[float] = (1.0,),
+                   distance: Tensor | None = None) -> Output:  # fmt: skip
     """Apply the head of a model's task in float32 to logits [M, B, C]; one temperature, or one for each label."""
     if architecture.task == "score":
         return summarize_scores(member_logits, architecture.score_activation, distance)
@@ -199,16 +195,9 @@ class Ensemble(nn.Module):
 
     architecture: Any
 
-    def __init__(
-        self,
-        architecture: AnyArchitecture,
-        plan: HeadPlan,
-        labels: list[str],
-        temperature: float = 1.0,
-        provenance: Mapping[str, Any] | None = None,
-        density: Density | None = None,
-        label_temperatures: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, architecture: AnyArchitecture, plan: HeadPlan, labels: list[str], temperature: float = 1.0,
+                 provenance: Mapping[str, Any] | None = None, density: Density | None = None,
+                 label_temperatures: Sequence[float] | None = None) -> None:  # fmt: skip
         super().__init__()
         self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature
         self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)

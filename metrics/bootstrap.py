@@ -12,24 +12,13 @@ BLOCK = 1 << 18
 """Number of counts drawn at a time; they fit into a CPU's caches."""
 
 
-def resampled(
-    statistic: Callable[..., dict[str, np.ndarray]],
-    sizes: Sequence[int],
-    resamples: int,
-    seed: int,
-    progress: Progress = no_progress,
-    title: str = "bootstrap",
-) -> dict[str, np.ndarray]:
-    """The metrics of each resample, [R] each; the same seed and sizes draw the same resamples, which pairs models.
-
-    The statistic takes the counts of each group [r, size]: the number of times each resample contains each example.
-    """
+def resampled(statistic: Callable[..., dict[str, np.ndarray]], sizes: Sequence[int], resamples: int, seed: int,
+              progress: Progress = no_progress, title: str = "bootstrap") -> dict[str, np.ndarray]:  # fmt: skip
+    """The metrics of each resample, [R] each, from its counts [r, size]; equal seeds draw equal resamples."""
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))
     starts = range(0, resamples, rows)
-    parts = [
-        statistic(*_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
-    ]
+    parts = [statistic(*_counts(rng, sizes, min(rows, resamples - at))) for at in progress(starts, len(starts), title)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 

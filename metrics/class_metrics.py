@@ -146,10 +146,7 @@ class ClassMetrics:
 
 
 class SelectiveMetrics:
-    """Metrics that depend on the order of confidence, and the risk at each coverage.
-
-    Adaptive ECE (Nguyen & O'Connor 2015), AURC (Geifman & El-Yaniv 2017) and AUGRC (Traub et al. 2024).
-    """
+    """Adaptive ECE (Nguyen & O'Connor 2015), AURC (Geifman & El-Yaniv 2017), AUGRC (Traub et al. 2024), risks."""
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray) -> None:
         self._order = np.argsort(-confidence, kind="stable")  # most certain first
@@ -224,14 +221,9 @@ class Detector:
 class ScoreDetection:
     """Detection of wrong answers [N] and of OOD inputs by every score, in resamples; units as in ClassMetrics."""
 
-    def __init__(
-        self,
-        scores: Mapping[str, np.ndarray],
-        ood_scores: Mapping[str, np.ndarray],
-        wrong: np.ndarray | None = None,
-        units: np.ndarray | None = None,
-        ood_units: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, scores: Mapping[str, np.ndarray], ood_scores: Mapping[str, np.ndarray],
+                 wrong: np.ndarray | None = None, units: np.ndarray | None = None,
+                 ood_units: np.ndarray | None = None) -> None:  # fmt: skip
         self._units, self._ood_units, self._errors = units, ood_units, {}
         self._ood = {name: Detector(scores[name], values) for name, values in ood_scores.items()}
         if wrong is not None:
@@ -277,10 +269,7 @@ def _between(places: np.ndarray, answers: np.ndarray, sums: np.ndarray) -> np.nd
 
 
 def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
-    """A note, also logged, if the labels fit the predictions only with the classes reordered.
-
-    The order is fitted on every second example and judged on the others.
-    """
+    """A note, also logged, if the labels fit the predictions only with the classes reordered (fitted on half)."""
     predicted = probabilities.argmax(axis=1)
     order = _fitted_order(predicted[::2], labels[::2], len(names))
     predicted, labels = predicted[1::2], labels[1::2]

@@ -91,19 +91,9 @@ def judged(
     return agreement, gates
 
 
-def judged_classes(
-    reference: Outputs,
-    tested: Outputs,
-    tolerances: Tolerances,
-    flipped: np.ndarray,
-    tied: np.ndarray,
-    labels: int | None = None,
-    floored: Iterable[str] = (),
-) -> tuple[Agreement, list[Gate]]:
-    """Agreement and gates of classes, or of independent ``labels``: their entropies and energy are judged per label.
-
-    ``flipped`` and ``tied``, [N] or [N, C] bool, mark the decisions that differ, and those near their threshold.
-    """
+def judged_classes(reference: Outputs, tested: Outputs, tolerances: Tolerances, flipped: np.ndarray, tied: np.ndarray,
+                   labels: int | None = None, floored: Iterable[str] = ()) -> tuple[Agreement, list[Gate]]:  # fmt: skip
+    """Agreement and gates of classes or ``labels``; ``flipped`` and ``tied`` [N] or [N, C] mark decisions."""
     prefix, per = ("predictive", "") if labels is None else ("label", " ÷ labels")
     information = "mutual_information" if labels is None else "label_mutual_information"
     energy, count = largest(reference, tested, "energy"), labels or 1
@@ -158,10 +148,7 @@ def distance_difference(reference: Outputs, tested: Outputs) -> float | None:
 def correlations(
     reference: Outputs, tested: Outputs, tolerances: Mapping[str, float], floored: Iterable[str] = ()
 ) -> dict[str, float | None]:
-    """Spearman's rank correlation of each common output; ``None`` if it varies by at most ten tolerances.
-
-    Values of ``floored`` outputs below the tolerance count as equal.
-    """
+    """Spearman's correlation of each common output; ``None`` if it varies by at most ten tolerances."""
     coefficients: dict[str, float | None] = {}
     for name, tolerance in tolerances.items():
         if name in reference and name in tested:

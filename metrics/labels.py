@@ -80,10 +80,7 @@ def label_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each; F1 is NaN without any.
-
-    Macro F1 is the mean over labels that have an example.
-    """
+    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each; NaN without any."""
     drawn = counts.astype(np.float64)
     hits, chosen, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -69,10 +69,7 @@ def span_counts(labelled: Sequence[Span], predicted: Sequence[Span], types: Sequ
 
 
 def span_metrics(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Micro precision, recall and F1, and macro F1 of the types that occur, [R] each, from summed counts [R, 3, K].
-
-    A metric without spans is 0, as in seqeval with ``zero_division=0``.
-    """
+    """Micro precision, recall, F1 and macro F1 of present types, [R] each, of counts [R, 3, K]; 0 without spans."""
     correct, predicted, labelled = (counts[:, row].astype(np.float64) for row in range(3))  # [R, K]
     f1 = _ratio(2 * correct, predicted + labelled)
     occurs = labelled + predicted > 0

@@ -26,19 +26,10 @@ class Rules:
     warm_up: float = 0.2
 
 
-def interleave(
-    runs: Sequence[Run],
-    rules: Rules,
-    *,
-    clock: Clock = time.perf_counter,
-    timed: Callable[[Run], float] | None = None,
-    progress: Progress = no_progress,
-    title: str = "",
-) -> np.ndarray:
-    """Seconds [rounds, cases]: every case runs once in each round, until all have run long and often enough.
-
-    A disturbance of the machine thus affects all cases alike. Each round starts with the next case.
-    """
+def interleave(runs: Sequence[Run], rules: Rules, *, clock: Clock = time.perf_counter,
+               timed: Callable[[Run], float] | None = None, progress: Progress = no_progress,
+               title: str = "") -> np.ndarray:  # fmt: skip
+    """Seconds [rounds, cases]: each round runs every case once, from the next one on; so disturbances affect all."""
 
     def by_clock(run: Run) -> float:
         start = clock()
@@ -72,10 +63,7 @@ def interleave(
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of one case, in milliseconds; percentiles are linear between neighbours.
-
-    Variation is standard deviation ÷ mean. Drift is median of the second half ÷ median of the first, − 1.
-    """
+    """Times of one case, ms; variation: deviation ÷ mean; drift: median of the second half ÷ the first's, − 1."""
 
     p50: float
     p90: float

@@ -81,10 +81,7 @@ class Counts:
 
 
 class Watch:
-    """Drift monitor of a stream of predictions; at most one alarm for each rate and score.
-
-    ``total`` counts all inputs, ``current`` the inputs after the last of the ``windows``.
-    """
+    """Drift monitor of a stream; one alarm per rate and score; ``current`` counts inputs after the last window."""
 
     def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
         check_limits(alpha, psi, window)

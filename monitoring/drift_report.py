@@ -118,18 +118,11 @@ def drift(
         watch.close_window()
     rates = {name: _rate(watch, name) for name in watch.rates}
     return DriftReport(
-        inputs=watch.total.inputs,
-        failed=watch.failed,
-        calibrated=reference.inputs,
-        rates=rates,
+        inputs=watch.total.inputs, failed=watch.failed, calibrated=reference.inputs, rates=rates,
         histograms={name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
-        windows=tuple(map(asdict, watch.windows)),
-        alarms=(*watch.alarms, *_alarms_of_all(watch, rates)),
-        alpha=alpha,
-        psi=psi,
-        window=window,
-        to_label=None if sample is None else sample.write(),
-    )
+        windows=tuple(map(asdict, watch.windows)), alarms=(*watch.alarms, *_alarms_of_all(watch, rates)), alpha=alpha,
+        psi=psi, window=window, to_label=None if sample is None else sample.write(),
+    )  # fmt: skip
 
 
 def reference_of(bundle: Bundle) -> TrafficReference:

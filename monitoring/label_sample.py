@@ -61,9 +61,7 @@ class LabelSample:
             written |= {json.dumps(row["input"]) for row in new}
             rows += [self._row(row, why) for row in new]
         if not rows:
-            raise InputError(
-                "the log has no inputs to label; expected rows with the key input, a text or a file that exists here"
-            )
+            raise InputError("the log has no inputs to label; expected rows with the key input: a text, or a file here")
         with filed(self._path, rows[0]) as table:
             table.write(rows)
         return len(rows)

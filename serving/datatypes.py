@@ -1,7 +1,4 @@
-"""The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, tensors ↔ JSON values.
-
-Shapes are checked against the data before any allocation.
-"""
+"""The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, tensors ↔ JSON values."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def decode_json(text: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ServeError(400, f"{what} is not the expected JSON: {short(str(error), 300)}") from None
+        raise ServeError(400, f"{what} is not the expected JSON: {_reason(error, kind)}") from None
 
 
 def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False) -> T:
@@ -81,4 +81,11 @@ def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False
     try:
         return msgspec.convert(fields, kind, strict=not words)
     except msgspec.MsgspecError as error:
-        raise ServeError(400, f"{what} is invalid: {short(str(error), 300)}") from None
+        raise ServeError(400, f"{what} is invalid: {_reason(error, kind)}") from None
+
+
+def _reason(error: Exception, kind: type) -> str:
+    """What is wrong with JSON, and the fields of the outermost object if one of its fields is unknown."""
+    text = short(str(error), 300)
+    known = getattr(kind, "__struct_encode_fields__", ()) if "unknown field" in text and " - at " not in text else ()
+    return f"{text}; expected {', '.join(known)}" if known else text

@@ -17,7 +17,7 @@ from .serve_settings import ServeSettings, is_loopback
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes need no token, and are answered at any load."""
 
-STATS_PATHS = ("/metrics", "/stats")
+STATS_PATHS = {"/metrics": "Metrics for Prometheus.", "/stats": "Counts in JSON."}
 """Exempt from load shedding; they still need the token."""
 
 COUNTED = "hydrant.counted"  # in the ``state`` of a request that the observers have counted
@@ -52,14 +52,8 @@ class Admission:
 class Middleware:
     """Admits requests to an ASGI application, limits their size, number and time, and counts refusals."""
 
-    def __init__(
-        self,
-        app: App,
-        settings: ServeSettings,
-        admission: Admission,
-        count_refusal: Callable[[int], None],
-        open_paths: Collection[str] = (),
-    ) -> None:
+    def __init__(self, app: App, settings: ServeSettings, admission: Admission, count_refusal: Callable[[int], None],
+                 open_paths: Collection[str] = ()) -> None:  # fmt: skip
         self._app, self._settings, self._admission = app, settings, admission
         self._open, self._count_refusal = {*HEALTH, *open_paths}, count_refusal
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..version import __version__
+from .middleware import STATS_PATHS
 from .oip import InferBody
 from .predict_request import PredictBody
 from .predict_routes import PredictAnswer, PredictRoutes
@@ -52,7 +54,7 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
         last, names = route.path.rpartition("/")[2], re.findall(r"{(\w+)}", route.path)
         answer = _content(schema_of[ANSWERS[last]]) if last in ANSWERS else {}
         operation: dict[str, Any] = {
-            "summary": getattr(route.endpoint, "func", route.endpoint).__doc__,
+            "summary": STATS_PATHS.get(route.path, route.endpoint.__doc__),
             "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names],
             "responses": {"200": {"description": "The answer.", **answer}, "default": ERROR},
         }
@@ -60,11 +62,13 @@ def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
             content = _content(schema_of[BODIES[last]])["content"]
             operation["requestBody"] = {"content": {**content, **OTHERS.get(last, {})}}
         paths[route.path] = {"post" if "POST" in (route.methods or ()) else "get": operation}
-    facts = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
-    if not needs_token:
-        return {**facts, "components": {"schemas": schemas}}
-    schemes = {"token": {"type": "http", "scheme": "bearer"}}
-    return {**facts, "components": {"schemas": schemas, "securitySchemes": schemes}, "security": [{"token": []}]}
+    facts: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "hydrant", "version": __version__}, "paths": paths}
+    facts["components"] = {"schemas": schemas}
+    if needs_token:
+        facts["security"] = [{"token": []}]
+        facts["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described: dict[str, Any] = json.loads(json.dumps(facts).replace("``", "`"))  # Markdown, as OpenAPI expects
+    return described
 
 
 def _content(schema: Any) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Requests of ``POST /predict`` and the page: JSON, forms with files, or the bytes of one image or sound.
-
-No value of a request is used as a path.
-"""
+"""Requests of ``POST /predict`` and the page: JSON, forms, or one file's bytes; no value is used as a path."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Predictions over REST: ``POST /predict`` and the ``infer`` verb of the Open Inference Protocol.
-
-They bypass the web framework, which costs as much as the rest of a request with a short text.
-"""
+"""``POST /predict`` and ``infer`` over REST, past the web framework, which costs as much as the rest of a request."""
 
 from __future__ import annotations
 

@@ -105,7 +105,6 @@ class Monitor:
         from starlette.routing import Route
 
         async def answer(path: str, request: Request) -> Response:
-            """Metrics, for Prometheus or in JSON."""
             details = path, request.headers.get("accept", ""), self._recorded()
             try:
                 body, content_type = await asyncio.to_thread(self._metrics.answer, *details)
@@ -142,16 +141,9 @@ def end_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *closes)
 
 
-def serve_alone(
-    folder: str | Path,
-    settings: ServeSettings,
-    port: socket.socket,
-    announce: Announce,
-    parent: Connection | None = None,
-    counts: Connection | None = None,
-    *,
-    warm_first: bool = False,
-) -> None:
+def serve_alone(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce,
+                parent: Connection | None = None, counts: Connection | None = None, *,
+                warm_first: bool = False) -> None:  # fmt: skip
     """Serve from this process until a signal, or until ``parent`` closes; ``counts`` leads to :class:`WorkerStats`."""
     # for batches of short texts, tokenizer threads cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -51,13 +51,9 @@ class _Model:
 class Service:
     """Every model of a folder, in one event loop; while ``leaving``, it answers requests in progress."""
 
-    def __init__(
-        self,
-        folder: str | Path,
-        settings: ServeSettings = ServeSettings(),
-        observers: Sequence[Observer] = (),
-        opens: Callable[[Path], Predictor] | None = None,
-    ) -> None:
+    def __init__(self, folder: str | Path, settings: ServeSettings = ServeSettings(),
+                 observers: Sequence[Observer] = (),
+                 opens: Callable[[Path], Predictor] | None = None) -> None:  # fmt: skip
         self.settings, self.observer = settings, Observers(*observers)
         self.admission = Admission(settings.requests, MAX_BODIES * settings.max_bytes)
         self._folder = Path(folder)

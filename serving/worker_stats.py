@@ -1,7 +1,4 @@
-"""Counts of all workers, summed by the process that started them.
-
-A worker reports once a second and at each request for metrics, which the parent process answers for all workers.
-"""
+"""Counts of all workers, summed by the process that started them; a worker reports once a second, and for metrics."""
 
 from __future__ import annotations
 

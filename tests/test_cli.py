@@ -146,6 +146,11 @@ def test_invalid_rows_are_skipped_on_request(folder: Path, tmp_path: Path) -> No
     assert [row["index"] for row in rows if row.get("error", "").startswith("input ")] == [1, 2, 604]
     assert rows[2]["input"] == f"{data}, row 3"
     assert rows[0]["label"] == rows[4]["label"]
+    data.write_text('{"text": ""}\n')
+    assert run_cli("predict", folder / "out", "--input", data, "--skip-invalid").returncode == 2
+    (tmp_path / "cat.png").touch()
+    for arguments in (["--input", tmp_path / "cat.png", "--skip-invalid"], [tmp_path / "cat.png"]):
+        assert "the model reads texts" in error_line(run_cli("predict", folder / "out", *arguments))
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
@@ -262,7 +267,7 @@ def test_a_folder_of_images_is_no_data_of_a_text_model(folder: Path, tmp_path: P
         ("calibrate", bundle, "--data", fresh, "--ood", pictures),
         ("tune", bundle, "--data", fresh, "--validation", pictures),
     ):
-        assert "this model reads text (str)" in error_line(run_cli(*arguments)), arguments
+        assert "model reads text" in error_line(run_cli(*arguments)), arguments
     assert (bundle / "hydrant.json").read_bytes() == before
 
 

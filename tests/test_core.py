@@ -84,7 +84,7 @@ def test_a_verb_names_the_extra_that_it_needs(commands: Outcomes, line: str, pac
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith(f"hydrant: error: {package} is not installed; ")
-    assert done.stderr.endswith(f": pip install 'hydrant-uq[{extra}]'\n")
+    assert f": pip install 'hydrant-uq[{extra}]', or in a checkout: " in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -95,7 +95,7 @@ def test_bundles_are_served_and_inspected(commands: Outcomes) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     line = next(line for line in done.stdout.splitlines() if line.startswith("graph "))
     assert "model.fp32.onnx: precision fp32; lowering unrolled; attention primitive; onnx is not installed" in line
-    assert line.endswith("pip install 'hydrant-uq[fuse]'")
+    assert "pip install 'hydrant-uq[fuse]'" in line
 
 
 def test_public_names_exist_or_name_their_extra(folder: Path) -> None:

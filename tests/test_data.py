@@ -174,6 +174,8 @@ def test_tables_in_memory(kind: str) -> None:
     for column in (None, "title"):
         with pytest.raises(InputError, match="sentence, note"):
             given_inputs(make({"sentence": ["a"], "note": ["b"]}), "text", column)
+    with pytest.raises(InputError, match=r"label.*'text'"):
+        given_inputs(make({"label": ["a"]}), "text")
 
 
 def test_texts_of_an_npz_file_that_are_no_characters_are_refused(tmp_path: Path) -> None:

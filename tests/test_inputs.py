@@ -85,7 +85,7 @@ def test_a_dict_of_columns_is_read_as_rows() -> None:
     ("make", "message"),
     [
         (lambda: [{"sentence": "a", "label": 0}], "input 0 .* sentence, label; expected 'text'"),
-        (lambda: pandas.DataFrame({"text": ["a"], "intent": [0]}), "'label' among text, intent"),
+        (lambda: pandas.DataFrame({"text": ["a"], "intent": [0]}), "columns text, intent; expected 'label'"),
         (lambda: datasets.DatasetDict(a=datasets.Dataset.from_list(ROWS), b=datasets.Dataset.from_list(ROWS)),
          r"the data set has the splits a, b; expected one of them, as data\['a'\]"),
         (lambda: [{"text": ["a"], "label": 0}], "input 0 is a list"),

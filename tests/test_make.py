@@ -104,6 +104,24 @@ def stopped(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: py
     return folder
 
 
+def test_swapped_data_are_noticed(
+    finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Validation labels are the model's own answers; training labels are not."""
+    with hydrant.load(finished.bundle) as predictor:
+        labels = list(predictor.labels)
+    texts = [row["text"] for row in csv.DictReader(tables["validation"].open())]
+    single = hydrant.fuse(bert_checkpoint, HeadPlan.all_heads("bert", 3, 4))
+    processor = hydrant.models.checkpoint.load_processor(bert_checkpoint, "text")
+    with hydrant.load(hydrant.save_bundle(single, tmp_path / "whole", processor), "torch") as predictor:
+        own = predictor.predict(texts).label
+    data = {**tables, "validation": (texts, [labels[place] for place in own])}
+    report = make_small(data, bert_checkpoint, tmp_path / "out", recipe=Recipe(members=1))
+    assert "swapped" in caplog.text
+    assert "swapped" in make_text(report).partition("wrote ")[2]
+    assert finished.notes == []
+
+
 def digests(bundle: Path) -> dict[str, str]:
     every = Bundle.open(bundle).digests()
     return {name: every[name] for name in DECIDED}

@@ -113,6 +113,8 @@ def test_the_routes_are_described(service: Running) -> None:
         assert other.status_code == 405, path
         assert method.upper() in other.headers["allow"].split(", "), path  # a set, in any order
         assert operation["summary"]
+    assert described["paths"]["/stats"]["get"]["summary"] != described["paths"]["/metrics"]["get"]["summary"]
+    assert "``" not in json.dumps(described)
     assert {"/predict", "/explain", "/stats", "/v2/models/{name}/infer"} <= set(described["paths"])
     schemas = described["components"]["schemas"]
     used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))

@@ -104,8 +104,8 @@ def test_an_unbalanced_separable_set_does_not_collapse_the_temperature() -> None
 
 
 def test_notes_on_a_temperature_that_one_example_or_training_data_made() -> None:
-    for count, first, word in ((40, -20, "worse"), (400, 3, "swapped")):
-        margins = np.append(first, np.random.default_rng(0).normal(3, 0.5, count - 1))
+    for count, first, mean, word in ((40, -20, 3, "worse"), (400, 7, 7, "swapped")):
+        margins = np.append(first, np.random.default_rng(0).normal(mean, 0.5, count - 1))
         sample = Sample(np.stack([0 * margins, margins], axis=1)[:, None], np.ones(count, np.int64))
         request = Request(Targets(), ["a", "b"], {"data": "x.csv"})
         (note,) = FITS["classification"].notes(sample, request, fit_classes(sample, None, request))

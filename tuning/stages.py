@@ -33,17 +33,8 @@ from .tuning_data import Source, held_out_share
 log = logging.getLogger(__name__)
 
 
-def tuned(
-    bundle: Bundle,
-    data: Any,
-    validation: Any,
-    how: Jointly,
-    output: str | Path | None,
-    force: bool,
-    reading: DataOptions,
-    seed: int,
-    progress: Progress,
-) -> TuneReport:
+def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str | Path | None, force: bool,
+          reading: DataOptions, seed: int, progress: Progress) -> TuneReport:  # fmt: skip
     """Tune a bundle; see :func:`hydrant.tune`."""
     begun = time.monotonic()
     bundle.architecture()  # raises unless the family is declared
@@ -184,15 +175,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
 
-def _report(
-    job: Job,
-    done: Outcome,
-    path: Path,
-    graphs: Graphs | None,
-    dropped: Mapping[str, str],
-    held_out: bool,
-    seconds: float,
-) -> TuneReport:
+def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool,
+            seconds: float) -> TuneReport:  # fmt: skip
     names = ("nll", "accuracy", "ece", "rmse")
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}

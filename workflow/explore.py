@@ -101,10 +101,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Exploration:
-    """Results of ``explore``: rows for the single model, an optional Deep Ensemble, and every point.
-
-    ``chosen`` is the index of the best row and ``best`` its plan; both are ``None`` for the reason ``why``.
-    """
+    """Results of ``explore``: rows, index ``chosen`` and plan ``best``; both ``None`` for the reason ``why``."""
 
     rows: tuple[Row, ...]
     chosen: int | None

@@ -64,6 +64,11 @@ ERROR_MARGIN = 1.0
 FIRST, SECOND = "first tuning", "second plan"
 """Stages of the tuning: the planned members, and a second plan if these fail."""
 
+SWAPPED = (
+    "the model fits the validation data clearly better than the training data: was it trained on them, or are --data "
+    "and --validation swapped? Thresholds and metrics need unseen data"
+)
+
 MAX_SAMPLE = 100
 """Characters of an input to try."""
 
@@ -164,11 +169,13 @@ def make(
         parts = job.read(data, validation, ood, test, test_ood)
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
+            notes = job.notes(parts)
             stages = job.stages(space, parts, None if html is None else Path(html))
             inputs = (" ".join(each) if is_words(each) else each for each in parts.reporting.inputs)
             texts = (str(each) for each in inputs if isinstance(each, str | Path))
             sample = next((each for each in texts if len(each) <= MAX_SAMPLE and each[:1] not in ("-", "")), None)
-            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1), sample)
+            seconds = round(time.monotonic() - started, 1)
+            report = MakeReport(output, stages, parts.counts(), seconds, sample, notes)
             job.publish(space, report, force)
     return report
 
@@ -392,20 +399,29 @@ class _Job:
         cost = cost_of(bundle)
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
 
-    def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
-        """Measure the single model, then tune the planned members."""
+    def notes(self, parts: Parts) -> list[str]:
+        """Measure the single model, and warn if it fits validation data clearly better than training data."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
         from ..fusion.ensemble import whole_model
         from ..models.checkpoint import load_model
 
-        shape = self.architecture
-        ready = parts.choosing.processor(shape, lambda: resolve_processor(None, self.model, shape))
-        examples = HeldOut(parts.choosing, ready, shape, self.reading.batch_size)
-        whole = whole_model(load_model(self.model))
-        [single] = measure(whole, [unpruned(shape)], examples, progress=self.how["progress"])
-        facts = {"single_accuracy": single.accuracy, "single_rmse": single.rmse}
+        shape, whole, trials = self.architecture, whole_model(load_model(self.model)), []
+        drawn = np.random.default_rng(self.how["seed"]).permutation(len(parts.training))[: len(parts.choosing)]
+        for examples in (parts.choosing, parts.training.take(np.sort(drawn))):
+            ready = examples.processor(shape, lambda: resolve_processor(None, self.model, shape))
+            held_out = HeldOut(examples, ready, shape, self.reading.batch_size)
+            trials += measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
+        self.single, training = trials
+        if not self.single.fits_better(training):
+            return []
+        log.warning("%s", SWAPPED)
+        return [SWAPPED]
+
+    def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
+        """Tune the planned members."""
+        facts = {"single_accuracy": self.single.accuracy, "single_rmse": self.single.rmse}
         return {**facts, **self._tuned(untuned, target, parts, facts)}
 
     def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:

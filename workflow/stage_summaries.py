@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.data_overlap import NEAR, SEEN
-from ..calib.decisions.decision_lines import halving_text, shares_text
+from ..calib.decisions.decision_lines import halving_text, shares_text, unmoved
 from ..metrics.gates import Gate
 from ..version import __version__
 
@@ -18,10 +18,9 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """Results of ``make``: the record of each stage; for the last four stages, the JSON reports of their verbs.
+    """Results of ``make``: record or JSON report of each stage, ``examples`` by use, a ``sample`` to try.
 
-    ``examples``: number of examples by use (``workflow.data_splits.Parts``). ``seconds``: duration of this call.
-    ``sample``: an input to try, if it is a text or a file.
+    ``notes``: warnings about the data.
     """
 
     bundle: Path
@@ -29,6 +28,7 @@ class MakeReport:
     examples: Mapping[str, int | None]
     seconds: float
     sample: str | None = None
+    notes: Sequence[str] = ()
 
     @property
     def verified(self) -> bool:
@@ -144,7 +144,9 @@ def calibrated_line(facts: Facts) -> str:
     for name, verb in ((ABSTAIN, "abstains"), (OOD, "flags")):
         threshold = facts["thresholds"].get(name)
         if threshold is not None:
-            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}")
+            chosen = name == OOD and threshold["score"] != "distance" and "auroc" in threshold["measured"]
+            why = ", which detects the OOD data best" if chosen else ""
+            parts.append(f"{verb} by {threshold['score'].replace('_', ' ')}{shares_text(threshold)}{why}")
     if halving := halving_text(facts["thresholds"]):
         parts.append(f"ranges: {halving}")
     return "; ".join(parts)
@@ -164,7 +166,7 @@ def _scaled(facts: Facts) -> str:
     if "labels" in facts:
         values = facts["labels"]["temperatures"]
         return f"temperature and threshold for each of {len(values)} labels, {min(values):.3f} to {max(values):.3f}"
-    return f"temperature {facts['temperature']:.3f}"
+    return f"temperature {facts['temperature']:.3f}{' (the examples show no better one)' * unmoved(facts)}"
 
 
 def verified_line(facts: Facts) -> str:

@@ -41,8 +41,7 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
     if fitted:
         ood = f", OOD on {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         source = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
-        unmoved = facts["temperature"] == 1 and "accuracy" in fitted.get("after", {})
-        source += "; they show no better one" if unmoved else ""
+        source += "; they show no better one" if unmoved(facts) else ""
     lines = [("calibration", source) if score else ("temperature", f"{facts['temperature']:g} ({source})")]
     if facts.get("labels"):
         lines = _labels(facts["labels"], source)
@@ -62,6 +61,11 @@ def calibration_lines(facts: Mapping[str, Any] | None, score: bool = False) -> l
         line = f"score ± {fit['quantile']:.4g} · √(variance + {fit['floor']:.3g}), at confidence "
         lines.append(("intervals", f"{line}{fit['confidence']:g}{_measured(fit['measured'], _INTERVALS_FORMS)}"))
     return lines
+
+
+def unmoved(facts: Mapping[str, Any]) -> bool:
+    """Return True if the examples show no better temperature than 1."""
+    return facts["temperature"] == 1 and "accuracy" in (facts["fitted"] or {}).get("after", {})
 
 
 def distance_lines(facts: Mapping[str, Any] | None) -> list[Line]:
@@ -102,7 +106,7 @@ def _range(values: Sequence[float]) -> str:
 def halving_text(thresholds: Mapping[str, Any]) -> str:
     """Say how many examples would halve the ranges of shares; empty without a range."""
     counts = [threshold["n"] for threshold in thresholds.values() if "coverage_low" in threshold["measured"]]
-    return f"{HALVING * counts[0]} examples instead of {counts[0]} would halve them" if counts else ""
+    return f"{HALVING * counts[0]} calibration examples instead of {counts[0]} would halve them" if counts else ""
 
 
 def shares_text(threshold: Mapping[str, Any]) -> str:

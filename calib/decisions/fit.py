@@ -66,8 +66,8 @@ MIN_EXAMPLES = 10
 ENOUGH = 1000
 """Number of examples that one temperature cannot overfit."""
 
-LEARNT = 0.7, 0.98
-"""Below this temperature and above this accuracy a model may have been trained on the examples."""
+LEARNT = 0.995, 0.01
+"""From this accuracy and below this NLL a model may have been trained on the examples."""
 
 
 @dataclass(frozen=True)
@@ -337,20 +337,27 @@ def _class_notes(sample: Sample, request: Request, calibration: Calibration) -> 
 def _temperature_notes(sample: Sample, request: Request, calibration: Calibration) -> list[str]:
     """Notes if T worsens held-out examples, or if the model seems to have been trained on the examples."""
     fitted, temperature, data = calibration.fitted or {}, calibration.temperature, request.about["data"]
-    before, held_out, notes = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), []
+    before, held_out, after = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), fitted["after"]
+    notes = learnt_notes(data, after["accuracy"], after["nll"])
     if held_out > before["nll"]:
         notes.append(
             f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but "
             f"{before['nll']:.4f} at temperature 1; calibrate on more than {len(sample.labels)} examples"
         )
-    if temperature < LEARNT[0] and before["accuracy"] >= LEARNT[1]:
-        notes.append(
-            f"{before['accuracy']:.1%} of the answers on {data} are correct, at a temperature of {temperature:g}: was "
-            "the model trained on them, or are training and validation data swapped? Calibrate on unseen data"
-        )
-    for note in notes:
-        log.warning("%s", note)
+        log.warning("%s", notes[-1])
     return notes
+
+
+def learnt_notes(data: str, accuracy: float, nll: float) -> list[str]:
+    """Warn of answers so accurate and confident that the model may have been trained on the examples."""
+    if accuracy < LEARNT[0] or nll >= LEARNT[1]:
+        return []
+    note = (
+        f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}: was the model trained on "
+        "them, or are training and validation data swapped? Use unseen data, unless the task is this easy"
+    )
+    log.warning("%s", note)
+    return [note]
 
 
 def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:

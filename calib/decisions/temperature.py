@@ -42,10 +42,7 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, around: float
 
 
 def likeliest_temperature(member_logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature of lowest NLL without a prior, which compares models however sharp they are.
-
-    Within a factor of e³ of 1, since without a limit every model that errs nowhere has an NLL of 0.
-    """
+    """The temperature of lowest NLL without a prior, within a factor of e³ of 1, to compare models."""
     return math.exp(_minimum(lambda shift: averaged_nll(member_logits, labels, math.exp(shift)), limit=3.0))
 
 

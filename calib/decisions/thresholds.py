@@ -74,11 +74,7 @@ def _ranking_score(score: str, scores: Scores, wrong: np.ndarray) -> tuple[str, 
 
 
 def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
-    """The score of highest AUROC among those significantly better than the usual score, or the usual score.
-
-    Differences are assumed normal, at a level of 5 % with Bonferroni's correction. Below 10 wrong or 10 correct answers
-    they are far from normal, and the usual score stays.
-    """
+    """The score of highest AUROC if significantly better than the usual one (5 %, Bonferroni), or the usual one."""
     if min(map(len, ranked[usual])) < 10 or len(ranked) == 1:
         return usual
     errors = NormalDist().inv_cdf(1 - 0.05 / (len(ranked) - 1))
@@ -130,10 +126,7 @@ def _highest(score: str, scores: Scores) -> float:
 
 
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
-    """The threshold that a new in-distribution input exceeds with probability at most ``share``.
-
-    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores: a conformal anomaly test (Laxhammar & Falkman 2010).
-    """
+    """The threshold that a new input exceeds with probability ≤ ``share`` (Laxhammar & Falkman 2010)."""
     return upper_bound(scores, 1 - share, SPARED, limit)
 
 
@@ -179,10 +172,7 @@ def rank(count: int, level: float) -> int:
 
 
 def upper_bound(values: np.ndarray, level: float, name: str, limit: float) -> float:
-    """A bound that a new, exchangeable value does not exceed with probability at least ``level``.
-
-    It lies half way to the next larger value, so that backends that round differently decide alike.
-    """
+    """A bound that a new value obeys with probability ≥ ``level``; between two values, for unlike rounding."""
     check_count(len(values), level, name)
     return gap(np.sort(values), rank(len(values), level) - 1, limit)
 
@@ -203,17 +193,9 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
     return float(str(middle if low <= middle < high else low))  # shortest decimal of this float32
 
 
-def traffic_reference(
-    scores: Scores,
-    thresholds: Mapping[str, Threshold],
-    labels: Mapping[str, int],
-    texts: np.ndarray | None = None,
-    inputs: int | None = None,
-) -> TrafficReference:
-    """Drift reference of inputs, or of spans with their text indices ``texts`` [N]; ``labels`` counts predictions.
-
-    A text is flagged if one of its spans is.
-    """
+def traffic_reference(scores: Scores, thresholds: Mapping[str, Threshold], labels: Mapping[str, int],
+                      texts: np.ndarray | None = None, inputs: int | None = None) -> TrafficReference:  # fmt: skip
+    """Drift reference of inputs, or of spans with their text indices ``texts`` [N]; ``labels`` counts predictions."""
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts
     rates = {
@@ -241,10 +223,7 @@ def _histograms(scores: Scores) -> dict[str, Histogram]:
 
 
 def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:
-    """Ascending edges of a histogram of values [N] float32: at :data:`LEVELS`, or between few distinct values.
-
-    Each edge lies between two values, so that rounding moves no value across.
-    """
+    """Ascending edges, each between two values [N] float32: at :data:`LEVELS`, or between few distinct values."""
     ordered = np.sort(values)
     distinct = np.unique(ordered)
     if len(distinct) <= len(LEVELS) + 1:

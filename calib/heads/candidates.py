@@ -72,22 +72,10 @@ def _cheapest(
     return min((candidate for candidate in plans if candidate is not None), key=lambda each: each.ratio, default=None)
 
 
-def find_candidates(
-    architecture: Architecture,
-    scores: np.ndarray,
-    budget: float,
-    *,
-    forks: Iterable[int],
-    sequence: int | None,
-    search: Search | None = None,
-    drawn: Collection[int] = (),
-    to_tune: bool = False,
-) -> list[Candidate]:
-    """Plans to try: up to eight for each fork, all within the budget and with different members.
-
-    For tuning there is one plan, with the earliest affordable fork and at most max(2, a third) of the heads: few heads
-    and an early fork detect OOD inputs best after tuning (docs/research/findings.md).
-    """
+def find_candidates(architecture: Architecture, scores: np.ndarray, budget: float, *, forks: Iterable[int],
+                    sequence: int | None, search: Search | None = None, drawn: Collection[int] = (),
+                    to_tune: bool = False) -> list[Candidate]:  # fmt: skip
+    """Up to eight affordable plans for each fork, with different members; one for tuning: early fork, few heads."""
     costed: list[Candidate] = []
     candidates: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:

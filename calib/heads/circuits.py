@@ -62,10 +62,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Circuits:
-    """Heads of each member, and metrics on the validation set before and after pruning.
-
-    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for layers that keep all heads.
-    """
+    """Heads of each member, metrics before and after, ``scores`` [circuits][layers][heads] without each head."""
 
     members: tuple[Keep, ...]
     scores: list[list[list[float] | None]]
@@ -73,17 +70,9 @@ class Circuits:
     after: dict[str, float]
 
 
-def find_circuits(
-    model: nn.Module,
-    examples: Examples,
-    ood: Examples | None,
-    processor: Processor,
-    settings: Settings,
-    *,
-    batch_size: int = 32,
-    state: Path | None = None,
-    progress: Progress = no_progress,
-) -> Circuits:
+def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, settings: Settings,
+                  *, batch_size: int = 32, state: Path | None = None,
+                  progress: Progress = no_progress) -> Circuits:  # fmt: skip
     """Search circuits of one model; the folder ``state`` stores intermediate scores."""
     try:
         search = _Search(model, examples, ood, processor, settings, batch_size, state)
@@ -101,23 +90,13 @@ def find_circuits(
 class _Search:
     """One search: examples, weights, and the scores so far by the heads kept in lower layers."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        ood: Examples | None,
-        processor: Processor,
-        settings: Settings,
-        batch_size: int,
-        state: Path | None,
-    ) -> None:
+    def __init__(self, model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor,
+                 settings: Settings, batch_size: int, state: Path | None) -> None:  # fmt: skip
         self.settings = settings
         self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture
         if settings.objective != "nll" and self.runs.questions.regression:
-            raise InputError(
-                f"the objective {settings.objective!r} needs entropies, which a regression lacks; use 'nll'"
-            )
+            raise InputError(f"the objective {settings.objective!r} needs entropies; a regression has none: use 'nll'")
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
         self._sizes = len(examples), 0 if ood is None else len(ood)
@@ -162,9 +141,7 @@ class _Search:
         scores: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
-            scores.append(
-                [[float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows]
-            )
+            scores.append([[float(f"{each:.6g}") for each in row] if count < len(row) else None for row, count in rows])
         return scores
 
     def metrics(self, members: Sequence[Keep]) -> dict[str, float]:

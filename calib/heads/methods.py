@@ -79,9 +79,7 @@ class Circuit:
         check_margin(self.max_accuracy_loss)
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
-            raise InputError(
-                f"objective {self.objective!r} needs out-of-distribution data (--ood); give them, or choose 'nll'"
-            )
+            raise InputError(f"objective {self.objective!r} needs out-of-distribution data; give ood (--ood) or 'nll'")
 
 
 @dataclass(frozen=True)
@@ -155,15 +153,11 @@ def methods_of(method: str | Method | Sequence[str | Method], members: int) -> l
         raise InputError(f"members is {members}; expected a whole number, 1 or more")
     several = method.split(",") if isinstance(method, str) else [method] if isinstance(method, Method) else list(method)
     if len(several) not in (1, members):
-        raise InputError(
-            f"method has {len(several)} entries {cut(method)} for {members} members; expected 1 or {members}"
-        )
+        raise InputError(f"method has {len(several)} entries {cut(method)} for {members} members; give 1 or {members}")
     methods = [method_of(one) for one in several]
     for each in methods if len(methods) > 1 else []:
         if isinstance(each, Dropout):
-            raise InputError(
-                "method 'dropout' cannot be combined with others, since it applies to all members; use it alone"
-            )
+            raise InputError("method 'dropout' applies to all members, so cannot be combined with others; use it alone")
         if isinstance(each, Circuit) and each.average:
             raise InputError("average needs one method, since averaged circuits form one member; give one method")
     return methods

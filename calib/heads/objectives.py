@@ -83,11 +83,7 @@ def _separation(inside: np.ndarray, outside: np.ndarray, weights: np.ndarray, oo
 
 
 class Questions:
-    """The questions of inputs, by batch: class, labels, relevance or words; for a regression, the number.
-
-    Each batch has r questions: indices of their inputs ``texts`` [r], answers ``labels`` [r], and the mask ``labelled``
-    [r] of existing answers. The first ``count`` inputs have labels.
-    """
+    """Questions by batch: their inputs ``texts`` [r], answers ``labels`` [r], and the mask ``labelled`` [r]."""
 
     def __init__(self, architecture: Architecture, examples: Examples) -> None:
         self._labels, self.count = np.asarray(examples.labels), len(examples)

@@ -1,7 +1,4 @@
-"""Comparison of plans on held-out examples: the best within a budget, or the first that keeps its accuracy.
-
-If circuits lose more accuracy than their margin, the search repeats with more heads and later forks in turn.
-"""
+"""Comparison of plans on held-out examples: the best within a budget, or the first that keeps its accuracy."""
 
 from __future__ import annotations
 

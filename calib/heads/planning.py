@@ -184,9 +184,7 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     """A processor for the model: the argument, or the processor stored with the checkpoint."""
     if processor is None:
         if source is None:
-            raise InputError(
-                "the model was not loaded from a folder; pass its tokenizer or image processor as processor=…"
-            )
+            raise InputError("the model comes from no folder; pass its tokenizer or image processor as processor=…")
         processor = load_processor(source, architecture.modality)
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
         return processor
@@ -203,15 +201,11 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
             raise InputError(f"keep is {cut(keep)}, but the rate of method 'dropout' decides the heads; omit keep")
         return
     if isinstance(keep, Budget) and members < 2:
-        raise InputError(
-            f"a budget ({keep.ratio:g}) needs 2 or more members; use more members, or a number of heads (keep)"
-        )
+        raise InputError(f"a budget ({keep.ratio:g}) needs 2 or more members; add some, or give heads to keep (keep)")
     for method in methods:
         if isinstance(method, Circuit):
             if method.average and isinstance(keep, Budget):
-                raise InputError(
-                    "averaged circuits form one member and cannot have a budget; give the number of heads (keep)"
-                )
+                raise InputError("averaged circuits are one member, so have no budget; give the number of heads (keep)")
             if data is None:
                 raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
             check_apart(data, None if is_pseudo(method.ood) else method.ood)
@@ -226,9 +220,7 @@ def _check_traced(methods: Sequence[Method], keep: Any) -> None:
         names = ",".join(map(name_of, methods))
         raise InputError(f"traced models do not support method {names}, nor {LACKS}; choose taylor or random")
     if isinstance(keep, Budget):
-        raise InputError(
-            "a traced model has no cost estimate for a budget; give the heads to keep (keep=0.5, --keep 0.5)"
-        )
+        raise InputError("a traced model has no cost estimate for a budget; give heads to keep (keep=0.5, --keep 0.5)")
     if any(isinstance(method, Random) and method.systematic for method in methods):
         raise InputError("traced models do not support systematic random heads; omit systematic")
 

@@ -1,7 +1,4 @@
-"""Selection of heads from scores and counts, with diversity between members.
-
-Also the split into examples that score heads and held-out examples that compare plans, and the margins of loss.
-"""
+"""Selection of heads from scores and counts, with diversity between members; held-out examples, margins of loss."""
 
 from __future__ import annotations
 
@@ -50,12 +47,8 @@ def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
     return next(sets_by_score(scores, counts))
 
 
-def choose_apart(
-    tables: Sequence[Table],
-    counts: Sequence[Sequence[int]],
-    drawn: Collection[int] = (),
-    fixed: Mapping[int, Keep] | None = None,
-) -> list[Keep]:
+def choose_apart(tables: Sequence[Table], counts: Sequence[Sequence[int]], drawn: Collection[int] = (),
+                 fixed: Mapping[int, Keep] | None = None) -> list[Keep]:  # fmt: skip
     """The best heads of each member that no other member has, if any; ``drawn`` and ``fixed`` members may repeat."""
     chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(fixed or {})
     taken = set(chosen.values())
@@ -68,10 +61,7 @@ def choose_apart(
 
 
 def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
-    """All sets of ``counts[layer]`` heads in every layer, by summed score, highest first.
-
-    Best-first search from the heads of highest score; a neighbour replaces one head by the next lower one.
-    """
+    """All sets of ``counts[layer]`` heads in every layer, by summed score, highest first (best-first search)."""
     orders = [np.argsort(-row, kind="stable") for row in scores]
     best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
     visited, waiting = {best}, [(0.0, 0, best)]  # lost score, unique number, set
@@ -191,9 +181,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     """Examples that score heads, and a random quarter (64 to 512, at most half) that compares plans."""
     total = len(examples)
     if total < 2:
-        raise InputError(
-            f"the calibration data have {total} example; expected 2 or more, to score heads and compare plans"
-        )
+        raise InputError(f"calibration data have {total} example; expected 2 or more, to score heads and compare plans")
     held_out = min(max(total // 4, MIN_HELD_OUT), MAX_HELD_OUT, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))

@@ -27,15 +27,9 @@ from ...tasks.regression import loss_of
 from ..losses import label_losses, score_losses
 
 
-def taylor_scores(
-    model: nn.Module,
-    examples: Examples,
-    processor: Processor,
-    architecture: AnyArchitecture | None = None,
-    *,
-    batch_size: int = 32,
-    progress: Progress = no_progress,
-) -> np.ndarray:
+def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
+                  architecture: AnyArchitecture | None = None, *, batch_size: int = 32,
+                  progress: Progress = no_progress) -> np.ndarray:  # fmt: skip
     """Head importance by example |Σ a_h · ∂L/∂a_h|, [N, L, H] float32; 0 for heads that a block lacks."""
     architecture = architecture_of(model) if architecture is None else architecture
     blocks = blocks_of(model, architecture)

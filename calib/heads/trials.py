@@ -63,6 +63,14 @@ class Trial:
         assert single.rmse is not None
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
+    def fits_better(self, other: Trial) -> bool:
+        """Return True if NLL and any accuracy are better than on other examples by more than two standard errors."""
+        gaps = [(other.nll - self.nll, [each.losses.var() / len(each.losses) for each in (self, other)])]
+        if self.accuracy is not None and other.accuracy is not None:
+            rates = ((self.accuracy, len(self.losses)), (other.accuracy, len(other.losses)))
+            gaps.append((self.accuracy - other.accuracy, [rate * (1 - rate) / count for rate, count in rates]))
+        return all(gap > 2 * math.sqrt(sum(variances)) for gap, variances in gaps)
+
     def quality(self) -> str:
         """Accuracy or RMSE in words."""
         return f"a RMSE of {self.rmse:.4g}" if self.accuracy is None else f"an accuracy of {self.accuracy:.3f}"

@@ -26,15 +26,8 @@ from .profiles import Profiles, padded
 class EngineBackend(Backend):
     """One of the bundle's engines; concurrent threads get a lane each."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        library: str,
-        precision: str | None = None,
-        *,
-        open_device: Callable[[str], Cuda] = Cuda,
-        memory_kind: int = CUDA,
-    ) -> None:
+    def __init__(self, bundle: Bundle, library: str, precision: str | None = None, *,
+                 open_device: Callable[[str], Cuda] = Cuda, memory_kind: int = CUDA) -> None:  # fmt: skip
         trt = require(MODULES[library], library, "run engines")
         device: Cuda | HydrantError
         try:

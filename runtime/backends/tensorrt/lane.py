@@ -42,15 +42,9 @@ class CapturedContext(NamedTuple):
 class Lane:
     """Runs one batch at a time; each repeated shape gets its own context and CUDA graph."""
 
-    def __init__(
-        self,
-        loaded: LoadedEngine,
-        device: Cuda,
-        input_bytes: Mapping[str, int],
-        output_bytes: Mapping[str, int],
-        new_context: Callable[[bool], Any],
-        captures: bool,
-    ) -> None:
+    def __init__(self, loaded: LoadedEngine, device: Cuda, input_bytes: Mapping[str, int],
+                 output_bytes: Mapping[str, int], new_context: Callable[[bool], Any],
+                 captures: bool) -> None:  # fmt: skip
         self._loaded, self._device, self._new_context = loaded, device, new_context
         self._by_library, self._capturing = captures, True
         self._contexts: dict[int, Any] = {}
