@@ -31,7 +31,7 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare and print the report."""
     report: DriftReport = call(drift, options)
-    show(options, report.to_json(), report_text(report, options.to_label))
+    show(options, report.to_json(), report_text(report, vars(options).get("to_label")))
     return 0 if report.passed else 1
 
 

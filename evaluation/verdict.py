@@ -14,6 +14,7 @@ from .report import Difference, Figure, ModelReport, Verdict
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
 SCALED = ("nll", "ece", "label_ece")
+OWN = ("single", "checkpoint", "control")  # forms of the evaluated bundle's checkpoint
 
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
@@ -35,9 +36,7 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     flags = _name(models[0].calibration.get("thresholds", {}).get(OOD, {}).get("score", ""))
     sentences = [] if rival is None else _gains(rival, flags)
     if rival is not None and _unfinished(models):
-        sentences.insert(
-            2, "In accuracy or NLL, tuning alone already improves the single model: train it further first."
-        )
+        sentences.insert(2, "In accuracy or NLL, tuning alone improves the single model: train it further first.")
     for each, model in zip(compared, models[1:], strict=True):
         gaps = [gap.figure for gap in each.differences if gap.figure in SCALED and gap.outcome == WORSE]
         if rival is not None and model.kind == "checkpoint" and gaps:
@@ -45,13 +44,8 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
             sentences.append(f"{each.against}, uncalibrated, is better in {lost}: calibrate on more examples.")
     if not detection:
         sentences.append("Without OOD data, detection was not measured.")
-    others = [each for each, model in zip(compared, models[1:], strict=True) if rival is None or _own(model)]
+    others = [each for each, model in zip(compared, models[1:], strict=True) if rival is None or model.kind not in OWN]
     return [*sentences, *(_headline(models[0].name, each) for each in others)][:3] if compared else [ALONE]
-
-
-def _own(model: ModelReport) -> bool:
-    """Return True for a competitor that is not the evaluated bundle's checkpoint in some form."""
-    return model.kind not in ("single", "checkpoint", "control")
 
 
 def _gains(verdict: Verdict, flags: str) -> list[str]:
@@ -79,7 +73,7 @@ def _name(figure: str) -> str:
 
 
 def _outcomes(verdict: Verdict) -> dict[str, str]:
-    """Return outcomes by metric and score; "" for a gain that rounds to zero, or in only one of AUROC and FPR95."""
+    """Return outcomes by metric and score; "" if it rounds to zero, or AUROC and FPR95 disagree."""
     outcomes = {}
     for name, group in groupby(verdict.differences, lambda each: _name(each.figure)):
         pair = [(each, DIFFERENCES[each.figure]) for each in group]
