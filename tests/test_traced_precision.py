@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -228,8 +229,10 @@ def test_every_verb_after_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     tokenizer = make_tokenizer(tmp_path / "words")
     out = saved(make("deberta-v3-short"), tmp_path / "out", tokenizer).path
     words = ["hello world", "transfer money", "what is the weather today"]
-    for name, start in (("a", 0), ("b", 1)):
-        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(80)]
+    for name, seed in (("a", 0), ("b", 1)):
+        draw = random.Random(seed)
+        more = [" ".join(draw.choices(" ".join(words).split(), k=draw.randint(1, 9))) for _ in range(80)]
+        rows = [f"{words[i % 3]} {text},LABEL_{i % 3}" for i, text in enumerate(more)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
 
     def does(*arguments: Any) -> str:
