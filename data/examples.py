@@ -162,7 +162,7 @@ def read_examples(
         hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
         hint += "; for an example without labels, give []" if task == "multi_label" and where != source else ""
         wanted = " or ".join(map(repr, dict.fromkeys([columns.label, *TAGS] if task == "tokens" else [columns.label])))
-        wrong = f"has the columns {listing(names)}; expected" if names else "has no label; expected a column"
+        wrong = f"has the columns {listing(names)}; expected" if names else "has no label; expected one in column"
         option = "--read label=NAME" if named else "DataOptions(label=…)"
         raise InputError(f"{where} {wrong} {wanted} (or {option}){hint}")
     return Examples(inputs, None if unlabelled else encode(sample, labels, task, isinstance(data, Examples)), source)
