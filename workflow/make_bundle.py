@@ -293,7 +293,7 @@ class _Job:
         if not single:
             stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=True))
         if not space.recorded("fuse"):
-            seconds = estimated_seconds(self.model, self.architecture, parts, self.recipe)
+            seconds = estimated_seconds(self.seconds, parts, self.recipe)
             self.say(f"time      {in_words(seconds)} for the rest at the present load")
         if single:
             stage("fuse", fused_line, lambda: self._fuse(self._whole(), bundle))
@@ -400,7 +400,7 @@ class _Job:
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
 
     def notes(self, parts: Parts) -> list[str]:
-        """Measure the single model, and warn if it fits validation data clearly better than training data."""
+        """Measure and time the single model; warn if it fits validation data clearly better than training data."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
@@ -410,9 +410,11 @@ class _Job:
         shape, whole, trials = self.architecture, whole_model(load_model(self.model)), []
         drawn = np.random.default_rng(self.how["seed"]).permutation(len(parts.training))[: len(parts.choosing)]
         for examples in (parts.choosing, parts.training.take(np.sort(drawn))):
+            started = time.perf_counter()
             ready = examples.processor(shape, lambda: resolve_processor(None, self.model, shape))
             held_out = HeldOut(examples, ready, shape, self.reading.batch_size)
             trials += measure(whole, [unpruned(shape)], held_out, progress=self.how["progress"])
+            self.seconds = (time.perf_counter() - started) / len(examples)  # of an example; the second run is warm
         self.single, training = trials
         if not self.single.fits_better(training):
             return []
