@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import RATES, Calibration
 from ..data.text import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
@@ -175,7 +175,7 @@ def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
 def worst(prediction: Prediction, places: slice | list[int]) -> dict[str, Any]:
     """The maximum of each uncertainty, and true for a decision that any place has; ``None`` for absent fields."""
     scores = {name: getattr(prediction, name) for name in UNCERTAINTIES}
-    flags = {name: getattr(prediction, name) for name in ("abstain", "out_of_distribution")}
+    flags = {name: getattr(prediction, name) for name in RATES}
     return {
         **{name: None if array is None else float(array[places].max()) for name, array in scores.items()},
         **{name: None if array is None else bool(array[places].any()) for name, array in flags.items()},

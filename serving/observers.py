@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..bundle.calibration import RATES
 from ..runtime.prediction import Prediction
 from .http_refusals import App, Receive, Scope, Send
 
@@ -178,7 +179,7 @@ class Spans(Observer):
         if not span.is_recording():
             return
         span.set_attribute("hydrant.inputs", len(prediction))
-        for name in ("abstain", "out_of_distribution"):
+        for name in RATES:
             if (values := flagged(prediction, name)) is not None:
                 span.set_attribute(f"hydrant.{name}", int(values.sum()))
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ...bundle.calibration import RATES
 from ...bundle.staging import atomic_file, destination
 from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
@@ -197,6 +198,6 @@ def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
         return arrow.list_(arrow.string())
     if name == "probabilities":
         return arrow.struct([(label, arrow.float64()) for label in value])
-    if name in ("abstain", "out_of_distribution") or isinstance(value, bool):
+    if name in RATES or isinstance(value, bool):
         return arrow.bool_()
     return {int: arrow.int64(), float: arrow.float64()}.get(type(value), arrow.string())
