@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ..bundle.traced import AnyArchitecture
 from ..data.audio import MOST_SECONDS
 from ..engines.metadata import MODULES, Library, Profile, Shape
-from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
+from ..errors import BackendError, InputError, check_choice, check_plain, check_whole, cut, require
 
 LARGEST = 65536  # largest size of an axis
 SAMPLES = MOST_SECONDS * 48_000  # of the longest sound at its highest rate
@@ -44,8 +44,8 @@ class Builder:
         check_plain(self)
         for name, least, most in (("optimization_level", 0, 5), ("workspace", 1, 2**20)):
             value = getattr(self, name)
-            if value is not None and not is_whole(value, least, most):
-                raise InputError(f"{name.replace('_', ' ')} is {cut(value)}; expected {least} to {most}")
+            if value is not None:
+                check_whole(name, value, least, most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,7 @@ class TensorRT(Builder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (level := self.hardware_compatibility) not in get_args(Hardware):
-            raise InputError(f"hardware compatibility is {cut(level)}; expected {', '.join(get_args(Hardware))}")
+        check_choice("hardware_compatibility", self.hardware_compatibility, get_args(Hardware))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import AnyArchitecture
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
-from ..errors import BundleError, GateError, InputError, cut
+from ..errors import BundleError, GateError, InputError, check_choice, cut
 from ..progress import Progress, no_progress
 from .attention_patterns import attention_patterns
 from .builder_options import (
@@ -95,8 +95,7 @@ def build_engine(
         raise InputError(f"{problem}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
     trt = open_library(library)
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {cut(precision)}; expected one of {', '.join(PRECISIONS)}")
+    check_choice("precision", precision, PRECISIONS)
     name = name or f"{library}-{precision}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")

@@ -18,7 +18,7 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, InputError, UnsupportedModelError, cut, require
+from ..errors import BundleError, InputError, UnsupportedModelError, check_choice, cut, require
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -39,8 +39,7 @@ TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 def exported(bundle: Bundle | str | Path, precision: Precision, form: GraphForm, data: Any, reading: DataOptions,
              seed: int, progress: Progress) -> Export:  # fmt: skip
     """Write the graph into the bundle; the arguments are those of :func:`graph_export.export`."""
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
+    check_choice("precision", precision, PRECISIONS)
     bundle = resolve(bundle)
     inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     if precision == "int8" and data is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bundle.calibration import RATES, Calibration
 from ..data.text import NO_WORD
-from ..errors import InputError, cut
+from ..errors import InputError, check_choice
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
 from .prediction import Prediction, decided, shortest, started_rows
@@ -79,8 +79,7 @@ def words_of(
     prediction: Prediction, aggregation: Aggregation = "first", calibration: Calibration | None = None
 ) -> list[Words]:
     """The words of every input; a failed input has none."""
-    if aggregation not in AGGREGATIONS:
-        raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
+    check_choice("aggregation", aggregation, AGGREGATIONS)
     if prediction.words is None or prediction.offsets is None:
         source = "whole inputs" if prediction.mask is None else "ready tensors"
         raise InputError(f"this is a prediction of {source}, which has no words; predict texts or lists of words")

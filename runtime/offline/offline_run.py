@@ -12,7 +12,7 @@ from pathlib import Path
 from ...bundle.staging import check_file, destination, sha256_of, write_atomically
 from ...bundle.store import Bundle
 from ...data.data_options import DataOptions
-from ...errors import InputError, cut, is_whole, listing
+from ...errors import InputError, check_whole, cut, listing
 from ...progress import Progress, no_progress
 from ...version import __version__
 from ..predictor import Predictor
@@ -41,8 +41,7 @@ class Division:
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        if not is_whole(self.chunk, 1):
-            raise InputError(f"chunk is {self.chunk!r:.60}; expected a number of rows, 1 or more")
+        check_whole("chunk", self.chunk, 1, what="a number of rows")
         for place in (self.output, self.errors):
             if place is not None:
                 check_form(place)

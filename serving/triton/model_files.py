@@ -20,7 +20,7 @@ from ...bundle.manifest import MANIFEST
 from ...bundle.store import Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
-from ...errors import InputError, check_plain, cut, is_whole, listing
+from ...errors import InputError, check_choice, check_plain, check_whole
 from ...metrics.gates import Precision
 from ...tasks import LOGITS
 from ...version import __version__
@@ -72,16 +72,14 @@ class TritonSettings:
         limits = {"max_batch": (1, 4096), "queue_delay": (0, 10_000_000), "instances": (1, 1024), "threads": (1, 1024)}
         for name, (least, most) in limits.items():
             value = getattr(self, name)
-            if not is_whole(value, least, most) and (name, value) != ("threads", None):
-                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} to {most}")
-        if self.graph_backend not in get_args(GraphBackend):
-            raise InputError(f"graph_backend is {cut(self.graph_backend)}; expected {listing(get_args(GraphBackend))}")
+            if name != "threads" or value is not None:
+                check_whole(name, value, least, most)
+        check_choice("graph_backend", self.graph_backend, get_args(GraphBackend))
 
 
 def check_device(device: str, settings: TritonSettings) -> None:
     """Refuse an unknown device, and settings of the other device."""
-    if device not in get_args(Device):
-        raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
+    check_choice("device", device, get_args(Device))
     usual = TritonSettings()
     for name in ("graph_backend",) if device == "cpu" else ("threads", "linked"):
         if getattr(settings, name) != getattr(usual, name):
