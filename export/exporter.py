@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density_file import Density
-from ..bundle.staging import PURPOSE, owned_folder
+from ..bundle.staging import stage_in
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
@@ -139,12 +139,9 @@ def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:
 def _write(bundle: Bundle, model: onnx.ModelProto, precision: Precision) -> Path:
     """Write a graph into the bundle, replacing an earlier one and its external data."""
     name = onnx_name(precision)
-    try:
-        with owned_folder(bundle.path, PURPOSE) as folder:
-            files = write_model(model, folder / name)
-            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
-    except OSError as error:
-        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+    with stage_in(bundle.path) as folder:
+        files = write_model(model, folder / name)
+        bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
     return bundle.path / name
 
 
