@@ -148,7 +148,7 @@ def optimization_profiles(
 ) -> tuple[Profile, ...]:
     """Optimization profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
-    if fixed := _fixed_shape(architecture):
+    if fixed := architecture.fixed_shape:
         if sequence:
             raise InputError("--sequence is for text and waveforms; this model's inputs have a fixed size; omit it")
         axes: list[list[Shape]] = [[fixed] * 3] * len(batches)
@@ -164,13 +164,6 @@ def optimization_profiles(
         least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))
         profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
     return tuple(profiles)
-
-
-def _fixed_shape(architecture: AnyArchitecture) -> Shape:
-    """Shape of one image or spectrogram; empty for texts and waveforms, which have many lengths."""
-    if architecture.modality == "image":
-        return architecture.channels, architecture.image_height, architecture.image_width
-    return architecture.spectrogram
 
 
 def _sequences(architecture: AnyArchitecture, sequence: Sequence[str | int]) -> list[Range]:

@@ -110,7 +110,7 @@ def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
 
 def _sequences(architecture: AnyArchitecture, lengths: Sequence[int] | None) -> tuple[int, ...]:
     longest = architecture.max_sequence
-    if architecture.modality == "image" or architecture.spectrogram:
+    if architecture.fixed_shape:
         if lengths is not None:
             kind = "spectrograms" if architecture.spectrogram else "images"
             raise InputError(f"{kind} have one fixed size; omit sequence")

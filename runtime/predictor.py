@@ -425,10 +425,7 @@ def _check(batch_size: int, on_error: str) -> None:
 def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     """Blank tensors for warm-up: grey images, silence or short texts."""
     text = spec.modality == "text"
-    if spec.modality == "image":
-        shape: tuple[int, ...] = (spec.channels, spec.image_height, spec.image_width)
-    else:
-        shape = (min(16, spec.max_sequence),) if text else spec.spectrogram or (2 * spec.shortest,)
+    shape = spec.fixed_shape or ((min(16, spec.max_sequence) if text else 2 * spec.shortest),)
     blank = {name: np.zeros((batch, *shape), np.int64 if text else np.float32) for name in spec.input_names}
     return blank | {name: np.ones((batch, *shape), np.int64) for name in blank if name == "attention_mask"}
 
