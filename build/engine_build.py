@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import structs
 
-from ..bundle.graphs import check_graph
+from ..bundle.graphs import checked_graph
 from ..bundle.staging import check_file, write_atomically
-from ..bundle.store import Bundle, onnx_name, resolve
+from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import AnyArchitecture
 from ..engines.gpu import platform_name, this_gpu
@@ -107,7 +107,7 @@ def build_engine(
         if file is not None:
             check_file(Path(file))
     bundle.check_addable(engine_path(name))
-    graph = _graph(bundle, precision)
+    graph, _ = checked_graph(bundle, [precision], BundleError)
     messages = Messages(gpu=this_gpu() is not None)
     try:
         compiled = compile_graph(trt, graph, profiles, options, messages, progress)
@@ -163,19 +163,6 @@ def _write_beside(path: Path, data: bytes) -> None:
         write_atomically(path, data)
     except InputError as error:
         log.warning("%s", error)
-
-
-def _graph(bundle: Bundle, precision: str) -> Path:
-    """Path of the graph, with its digest and metadata checked."""
-    name = onnx_name(precision)
-    if not bundle.has(name):
-        remedy = f"create it with `hydrant export {bundle.path} --precision {precision}`"
-        raise BundleError(f"bundle {bundle.path} has no {name}; {remedy}")
-    if bundle.has(f"{name}.data"):
-        bundle.file(f"{name}.data")
-    path = bundle.file(name)
-    check_graph(bundle, name)
-    return path
 
 
 def _attention(graph: Path, architecture: AnyArchitecture) -> tuple[int, dict[str, int]]:

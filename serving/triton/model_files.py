@@ -15,9 +15,9 @@ import numpy as np
 
 from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import form_used
-from ...bundle.graphs import check_graph, graph_tensors
+from ...bundle.graphs import checked_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.store import Bundle, onnx_name
+from ...bundle.store import Bundle
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
 from ...errors import InputError, check_choice, check_plain, check_whole
@@ -102,12 +102,7 @@ class Source:
     @classmethod
     def read(cls, bundle: Bundle, *precisions: str) -> Source:
         """Read and check a bundle, with the first existing graph of these precisions."""
-        graph = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
-        if graph is None:
-            fix = f"run `hydrant export {bundle.path} --precision {precisions[0]}`"
-            raise InputError(f"bundle {bundle.path} has no {onnx_name(precisions[0])}; {fix}")
-        path = bundle.file(graph)
-        check_graph(bundle, graph)
+        path, _ = checked_graph(bundle, precisions, InputError)
         inputs, outputs = graph_tensors(path)
         architecture = bundle.any_architecture()
         if architecture.modality == "audio":
@@ -115,7 +110,7 @@ class Source:
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
         tensors = triton_tensors.graph_specs(inputs), triton_tensors.graph_specs(outputs)
-        return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
+        return cls(bundle, architecture, Calibration.of(bundle), path.name, *tensors, raw, pairs)
 
     @property
     def requests(self) -> list[TensorSpec]:
