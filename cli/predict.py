@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..bundle.staging import atomic_file, check_file, destination
+from ..bundle.staging import atomic_file, destination
 from ..bundle.strict_json import json_line
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
@@ -31,7 +31,7 @@ from ..runtime.offline.ray_engine import Actors, ray_engine
 from ..runtime.offline.row_files import (
     JsonLines,
     Sink,
-    check_form,
+    check_outputs,
     failures,
     filed,
     form_of,
@@ -133,12 +133,7 @@ def _check(options: argparse.Namespace) -> None:
     for refusal, applies in refusals.items():
         if applies:
             raise InputError(refusal)
-    for place in filter(None, (options.output, options.errors)):
-        check_form(place)
-        check_file(place)
-    regular = options.errors and destination(options.errors)
-    if regular and options.output and regular == destination(options.output):
-        raise InputError(f"{options.output} is the file of both --output and --errors; name two files")
+    check_outputs(options.output, options.errors)
     if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...bundle.calibration import RATES
-from ...bundle.staging import atomic_file, destination
+from ...bundle.staging import atomic_file, check_file, destination
 from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
@@ -127,6 +127,19 @@ FORMS: dict[str, type[JsonLines]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet
 def form_of(path: Path | None) -> type[JsonLines]:
     """The format of a file by its ending: CSV, Parquet, else JSON lines."""
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
+
+
+def check_outputs(*places: Path | None, taken: Iterable[Path] = ()) -> None:
+    """Reject files of rows that cannot be written, that are the same, or that are ``taken``."""
+    known = {path.resolve() for path in taken}
+    for place in filter(None, places):
+        check_form(place)
+        check_file(place)
+        regular = destination(place)
+        if regular in known:
+            raise InputError(f"{place} is named twice; choose another file")
+        if regular is not None:
+            known.add(regular)
 
 
 def check_form(path: Path) -> None:
