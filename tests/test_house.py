@@ -81,7 +81,10 @@ FLOORS: list[dict[str, str]] = [
             worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models
             triton.triton_forms triton.repository triton.__init__ workers
         """,
-        "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
+        "tuning": """
+            settings distillation optimizer tuning_data tuning_state loop rank_one teachers taught_source
+            job tuned_bundle stages __init__
+        """,
     },
     {
         "hub": "__init__ card_commands card_examples card_text card repository_files upload",

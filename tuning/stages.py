@@ -17,16 +17,17 @@ from ..bundle.data_overlap import warn_of_form
 from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..data.data_options import DataOptions
-from ..data.examples import check_folder, read_examples
+from ..data.examples import Examples, check_alike, check_folder, read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
 from ..tasks.regression import loss_of
-from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly
+from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly, tune_taught
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
-from .settings import BatchEnsemble, Jointly, PerMember, Settings, TuneReport
+from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
+from .teachers import checked_teachers
 from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
 from .tuning_data import Source, held_out_share
 
@@ -54,12 +55,14 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
                 done = tune_alone(job, separate, checkpoint)
             case BatchEnsemble():
                 done = tune_batch_ensemble(job, how, checkpoint)
+            case Taught():
+                done = tune_taught(job, how, checkpoint)
             case _:
                 done = tune_jointly(job, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            ensemble = _assembled(job, done.weights, separate, list(done.factored))
+            ensemble = _assembled(job, done.weights, separate, list(done.own))
             graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
@@ -107,13 +110,33 @@ def _job(
     else:
         held_out = read(validation)
         _check_alike(training, held_out)
+    unseen = _unseen(bundle, training)
+    teachers = []
+    if isinstance(settings.how, Taught):
+        if ensemble.members > 1:
+            first_layer(ensemble, settings.how)  # raises if members cannot have own weights
+        if settings.how.unlabelled is not None:
+            training = _with_unlabelled(training, settings.how, bundle, ensemble, reading)
+        teachers = checked_teachers(settings.how.teachers, bundle, training.inputs)
     digests = training.digest(progress), held_out.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))
     warn_of_form(bundle, "tuning", training.name, training.fingerprint())
-    if unseen := _unseen(bundle, training):
+    if unseen:
         log.warning("%s has no example of %s; the members may unlearn it", training.name, listing(unseen))
-    return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests)
+    return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests, unseen, teachers)
+
+
+def _with_unlabelled(
+    training: Source, how: Taught, bundle: Bundle, ensemble: FusedClassifier, reading: DataOptions
+) -> Source:
+    """Return the training examples with further inputs to learn from."""
+    check_folder(how.unlabelled, ensemble.architecture.modality)
+    more = read_examples(how.unlabelled, None, columns=reading, role="unlabelled")
+    check_alike(Examples(training.inputs, None, training.name), more)
+    return training.extended(
+        more.inputs, more.processor(ensemble.architecture, partial(bundle.processor_for, "read unlabelled data"))
+    )
 
 
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
@@ -121,7 +144,7 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     fork = ensemble.plan.fork
     if isinstance(how, BatchEnsemble):
         fork = min(fork, first_layer(ensemble, how))
-    elif "batch_ensemble" in ensemble.provenance:  # its members differ although they keep the same heads
+    elif {"batch_ensemble", "own_weights"} & {*ensemble.provenance}:  # members with the same heads also differ
         fork = min(fork, ensemble.trunk)
     shared = min(fork, ensemble.trunk)
     if how.freeze is None:
@@ -139,7 +162,7 @@ def _check_alike(training: Source, held_out: Source) -> None:
         raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: list[str]) -> FusedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> FusedClassifier:
     """Return the tuned module in the form that a bundle stores."""
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
@@ -147,10 +170,10 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
         facts["checkpoints"] = job.ensemble.members
         facts["separate"] = sorted(separate)
         facts.pop("adapted", None)  # no shared weight with an update is left
-    if factored:
-        assert isinstance(job.settings.how, BatchEnsemble)
-        begins = {"fork_from": first_layer(job.ensemble, job.settings.how)}
-        facts |= {**adapter_metadata(factored), "batch_ensemble": begins}
+    how = job.settings.how
+    if own and isinstance(how, BatchEnsemble | Taught):
+        kind = "batch_ensemble" if isinstance(how, BatchEnsemble) else "own_weights"
+        facts |= {**adapter_metadata(own), kind: {"fork_from": first_layer(job.ensemble, how)}}
     module.provenance = facts
     return module
 
@@ -171,6 +194,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "epochs": done.epochs, "best_epoch": done.after.epoch,
         **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
+        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers]} if job.teachers else {}),
     }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
@@ -182,7 +206,7 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped:
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
         bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
-        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
+        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(job.unseen),
         device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,

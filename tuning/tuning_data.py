@@ -8,10 +8,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from ..bundle.architecture import Architecture
 from ..data.batching import Prepared, by_length, shuffled_by_length
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
-from ..data.label_encoding import are_tags, token_labels, word_starts
+from ..data.label_encoding import IGNORED, are_tags, token_labels, units, word_starts
 from ..data.processor import Processor
 from ..errors import InputError
 from ..fusion import FusedClassifier
 from ..progress import Progress
+from ..tasks import ScoreActivation
+from .optimizer import member_loss
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,18 +45,39 @@ class Source:
         self.name, self.title = examples.source, examples.name  # for messages, and for reports
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N], index of each example in the data
-        self._inputs, self._modality = examples.inputs, architecture.modality
+        self._inputs, self.architecture = examples.inputs, architecture
         self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
         self.lengths = self._ready.lengths
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def inputs(self) -> list[Any]:
+        """The raw inputs, in order."""
+        return [self._inputs[place] for place in self.places.tolist()]
+
     def subset(self, chosen: np.ndarray) -> Source:
         """Return the examples for which boolean ``chosen`` [N] is True."""
         part = copy(self)
         part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
         return part
+
+    def extended(self, inputs: Sequence[Any], processor: Processor) -> Source:
+        """Return the examples with further inputs, whose labels are arbitrary."""
+        labels = self.labels
+        if are_tags(labels):
+            words = max(labels.shape[1], *map(units, inputs))
+            labels = np.pad(labels, ((0, 0), (0, words - labels.shape[1])), constant_values=IGNORED)
+            more = np.where(np.arange(words) < np.array([[units(item)] for item in inputs]), 0, IGNORED)
+        else:
+            more = np.zeros((len(inputs), *labels.shape[1:]), labels.dtype)
+        examples = Examples([*self.inputs, *inputs], np.concatenate([labels, more]), self.name)
+        return Source(examples, processor, self.architecture)
+
+    def at_epoch(self, epoch: int) -> Source:  # noqa: ARG002 - for subclasses
+        """Return the examples of an epoch: the same in each."""
+        return self
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and labels [B] of some examples; for tags, token labels [B, T]."""
@@ -71,7 +94,7 @@ class Source:
 
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the inputs (``data.fingerprints``)."""
-        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
+        return fingerprint_of(self.inputs, self.architecture.modality)
 
     def digest(self, progress: Progress) -> str:
         """Return the SHA-256 of all tensors and labels, in data order; prepares every input once."""
@@ -106,18 +129,21 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
 
 MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
+UpdateLoss = Callable[[Tensor, Tensor, ScoreActivation], Tensor]
+"""Members' logits [M, B, …, C], the labels of a batch, and the activation of scores → the loss."""
 HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
 
 
 @dataclass(frozen=True)
 class TuningData:
-    """Training and validation data, settings, the accelerator and the progress display."""
+    """Training and validation data, settings, accelerator, progress display, and the loss of an update."""
 
     training: Source
     held_out: Source
     settings: Settings
     accelerator: Any
     progress: Progress
+    loss: UpdateLoss = field(default=member_loss, kw_only=True)
 
 
 @contextmanager
