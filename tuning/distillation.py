@@ -18,9 +18,7 @@ Targets = Literal["classes", "labels", "scores"]
 """One of C classes; C independent labels, or relevance; a regression's score."""
 
 
-def soft_targets(
-    logits: Tensor, activation: ScoreActivation, *, kind: Targets, softening: float, mean: bool
-) -> Tensor:
+def soft_targets(logits: Tensor, activation: ScoreActivation, *, kind: Targets, softening: float, mean: bool) -> Tensor:
     """Teachers' logits [M, B, …, C] → probabilities at a temperature, or scores [M, B, 1]; with ``mean`` [1, B, …].
 
     Logits of NaN, at tokens without a target, stay NaN.

@@ -27,7 +27,7 @@ from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ense
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
 from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
-from .teachers import checked_teachers
+from .teachers import Student, checked_teachers
 from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
 from .tuning_data import Source, held_out_share
 
@@ -117,7 +117,10 @@ def _job(
             first_layer(ensemble, settings.how)  # raises if members cannot have own weights
         if settings.how.unlabelled is not None:
             training = _with_unlabelled(training, settings.how, bundle, ensemble, reading)
-        teachers = checked_teachers(settings.how.teachers, bundle, training.inputs)
+        ready = Examples(training.inputs, None, training.name).ready
+        processor = None if ready else bundle.processor_for("compare it with the teachers'")
+        student = Student(bundle.labels, ensemble.architecture, processor)
+        teachers = checked_teachers(settings.how.teachers, ensemble.members, student, training.inputs)
     digests = training.digest(progress), held_out.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 
 from ..bundle.architecture import Architecture
 from ..bundle.manifest import MANIFEST
-from ..bundle.store import Bundle
 from ..bundle.traced import AnyArchitecture
 from ..data.processor import Processor, from_transformers
 from ..data.raw_inputs import is_pair
@@ -41,35 +40,45 @@ class Teacher:
         return Path(self.source).resolve().name if Path(self.source).is_dir() else str(self.source)
 
 
-def checked_teachers(sources: Sequence[str | Path], bundle: Bundle, inputs: Sequence[Any]) -> list[Teacher]:
-    """Load each teacher once, and reject one that differs from the bundle in classes, task or preprocessing."""
+@dataclass(frozen=True)
+class Student:
+    """The model that learns: its classes, inputs, and processor (``None`` for prepared tensors)."""
+
+    labels: Sequence[str]
+    architecture: AnyArchitecture
+    processor: Processor | None
+
+
+def checked_teachers(
+    sources: Sequence[str | Path], members: int, student: Student, inputs: Sequence[Any]
+) -> list[Teacher]:
+    """Load each teacher once, and reject one that differs from the student in classes, task or preprocessing."""
     sources = [sources] if isinstance(sources, str | Path) else sources
-    members = bundle.members
     if not sources or members not in (1, len(sources)):
-        wrong = f"{len(sources)} teachers do not fit a bundle of {members} members"
-        raise InputError(f"{wrong}; expected one for each member, or a bundle of one member, which learns their mean")
-    raw = not isinstance(inputs[0], Mapping)
-    return [_checked(source, bundle, raw, raw and any(map(is_pair, inputs))) for source in sources]
+        wrong = f"{len(sources)} teachers do not fit {members} members"
+        raise InputError(f"{wrong}; expected one for each member, or one member, which learns their mean")
+    pairs = any(map(is_pair, inputs))
+    return [_checked(source, student, pairs) for source in sources]
 
 
-def _checked(source: str | Path, bundle: Bundle, raw: bool, pairs: bool) -> Teacher:
+def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     if (Path(source) / MANIFEST).is_file() or is_dual_encoder(source):
         kind = "a bundle" if (Path(source) / MANIFEST).is_file() else "a CLIPModel without classes"
         raise InputError(f"teacher {source} is {kind}; expected a checkpoint of a classifier")
-    model, ours = load_model(source), bundle.any_architecture()
+    model, ours = load_model(source), student.architecture
     theirs = _architecture(model)
     if theirs.modality != ours.modality or theirs.task != ours.task:
         what = f"a {theirs.modality} model for {theirs.task}"
         raise InputError(f"teacher {source} is {what}; expected a {ours.modality} model for {ours.task}")
     labels = model_labels(model.config)
-    if list(labels) != list(bundle.labels):
-        odd = sorted(set(labels) ^ set(bundle.labels))
-        wrong = f"{listing(odd, 3)} are not in both" if odd else "in another order"
-        raise InputError(f"teacher {source} has other classes than {bundle.path.name}: {wrong}; expected the same")
+    if list(labels) != list(student.labels):
+        odd = sorted(set(labels) ^ set(student.labels))
+        wrong = f"{listing(odd, 3)} are not in both" if odd else "their order differs"
+        raise InputError(f"teacher {source} has other classes than the model that learns: {wrong}; expected the same")
     if pairs and TYPES in theirs.input_names and TYPES not in ours.input_names:
-        raise InputError(f"teacher {source} reads {TYPES} of pairs, and {bundle.path.name} does not; use another")
-    if raw:
-        _check_processor(source, theirs, bundle.processor_for("compare it with the teachers'"))
+        raise InputError(f"teacher {source} reads {TYPES} of pairs, the model that learns does not; use another")
+    if student.processor is not None:
+        _check_processor(source, theirs, student.processor)
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -88,14 +97,14 @@ def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processo
     """Reject other preprocessing; a teacher may read longer texts."""
     stored = find_processor(source, theirs.modality)
     if stored is None:
-        log.warning("teacher %s stores no processor; make sure that its preprocessing is the bundle's", source)
+        log.warning("teacher %s stores no processor; make sure that its preprocessing is the same", source)
         return
     one, other = _settings(ours), _settings(from_transformers(stored, theirs))
     if other.get("longest text", 0) > one.get("longest text", 0):
         other["longest text"] = one["longest text"]
     if difference := first_difference(one, other):
         place, mine, its = difference
-        values = f"{place} is {cut(its, 60)}, in the bundle {cut(mine, 60)}"
+        values = f"{place} is {cut(its, 60)}, in the model that learns {cut(mine, 60)}"
         raise InputError(f"teacher {source} prepares its inputs differently: {values}; expected the same preprocessing")
 
 
