@@ -88,7 +88,7 @@ class BatchEnsemble(Jointly):
     are multiplied into one weight for each member.
 
     Attributes:
-        fork_from: first layer with rank-one factors (default: the plan's fork). Layers below it stay one trunk. The
+        fork_from: first layer with own factors (default: the plan's fork). Layers below it stay one trunk. The
             default is 0 if all members keep the same heads.
         deviation: standard deviation of the initial factors around 1.
         factors_only: tune only the factors, not the shared weights.
