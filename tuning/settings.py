@@ -141,6 +141,10 @@ class Taught(Jointly):
         _check(self, "softening", 0 < self.softening < math.inf, "a finite number above 0, such as 2")
         _check(self, "views", self.views >= 1, "a whole number, 1 or more")
 
+    def gives_own(self, members: int) -> bool:
+        """Return True if each member gets linear maps of its own."""
+        return members > 1 and not self.mean_of_teachers
+
 
 def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
     if not fits:
