@@ -34,7 +34,7 @@ from .fair_rival import RIVAL, restored_rival, single_model
 
 @dataclass(frozen=True)
 class Model:
-    """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, ``"single"``, ``"control"``, and so on.
+    """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, or one of the following kinds.
 
     A ``"single"`` is a bundle of one member with all heads, or a checkpoint with the calibration and distance that
     ``make`` stored for it; a ``"control"`` is such a bundle, tuned, and ``"taught"`` one that was tuned from teachers.
@@ -131,7 +131,6 @@ def _open_bundle(
     plan, tuned = bundle.plan(), bundle.manifest.get("fusion", {}).get("tuned")
     whole = plan.head_counts() == [[plan.heads] * plan.layers]
     kind = "single" if tuned is None else "taught" if tuned.get("teachers") else "control"
-    fused = not whole and architecture.is_declared
     return Model(
         bundle_name(bundle.path),
         kind if whole else "bundle",
@@ -139,12 +138,14 @@ def _open_bundle(
         runs.precision,
         examples.processor(architecture, lambda: bundle.processor_for("read texts or images")),
         architecture,
-        _columns(bundle.labels, labels, bundle.path),
+        class_order(bundle.labels, labels, bundle.path),
         plan,
         Calibration.of(bundle),
         module,
         bundle=bundle,
-        operations=cost_of(bundle).fused.flops if fused else single_operations(architecture),
+        operations=single_operations(architecture)
+        if whole or not architecture.is_declared
+        else cost_of(bundle).fused.flops,
     )
 
 
@@ -170,7 +171,7 @@ def _open_checkpoint(
             lambda: from_transformers(checkpoint.load_processor(source, architecture.modality), architecture),
         ),
         architecture,
-        _columns(ensemble.labels, bundle.labels, source),
+        class_order(ensemble.labels, bundle.labels, source),
         ensemble.plan,
         Calibration(),
         lambda: ensemble,
@@ -235,8 +236,3 @@ def _loaded(source: str | Path, bundle: Bundle) -> Any:
         name = f"{source} is a CLIPModel without classes, and {bundle.path} has no prompts"
         raise InputError(f"{name}; compare with a bundle: `hydrant fuse {source} --classes …`")
     return load_zero_shot(source, recorded)
-
-
-def _columns(own: Sequence[str], wanted: Sequence[str], source: str | Path) -> np.ndarray:
-    """Return the index of each wanted class in a model's own classes."""
-    return np.array(class_order(own, wanted, source, "the evaluated bundle"))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..bundle.head_plan import HeadPlan
 from ..bundle.hub_download import unwrapped
 from ..bundle.traced import AnyArchitecture
@@ -62,7 +64,7 @@ class CheckpointMembers:
             if kind != first:
                 raise InputError(f"{source} is {kind}, {self.source} {first}; expected models of one kind")
             labels = (model_labels(each.config) for each in (model, self.model))
-            self._orders.append(class_order(*labels, source, str(self.source)))
+            self._orders.append(class_order(*labels, source, str(self.source)).tolist())
 
     @property
     def operations(self) -> int | None:
@@ -113,9 +115,12 @@ def single_operations(architecture: AnyArchitecture) -> int | None:
     return cost_of(architecture, plan).single.flops
 
 
-def class_order(own: Sequence[str], wanted: Sequence[str], source: str | Path, other: str) -> list[int]:
+def class_order(
+    own: Sequence[str], wanted: Sequence[str], source: str | Path, other: str = "the evaluated bundle"
+) -> np.ndarray:
     """Return the index of each wanted class, those of ``other``, in a model's own classes."""
     if sorted(own) != sorted(wanted):
         names = listing(sorted(set(own) ^ set(wanted)), 5)
         raise InputError(f"{source} and {other} have different classes: {names} are not in both")
-    return [own.index(label) for label in wanted]
+    places = {label: index for index, label in enumerate(own)}
+    return np.array([places[label] for label in wanted])

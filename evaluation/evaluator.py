@@ -159,7 +159,7 @@ def evaluate(
         batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size), models=reports, files=[],
         html=None if html is None else Path(html), latency_note=latency_note, notes=notes,
         fit=None if training is None else training.name, fit_examples=None if training is None else len(training),
-        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None),
+        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None, "teachers" in bundle.manifest.get("fusion", {}).get("tuned", {})),
     )  # fmt: skip
     return _written(bundle, evaluation, evidence, folder)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from ..bundle.calibration import OOD
-from ..tasks import TASKS, Column
+from ..tasks import Column
 from .deep_ensemble import TEACHERS
 from .metric_names import DIFFERENCES, close, is_zero
 from .report import Difference, Figure, ModelReport, Verdict
@@ -17,12 +17,7 @@ BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "no
 SCALED = ("nll", "ece", "label_ece")
 OWN = ("single", "checkpoint", "control", "taught", TEACHERS)  # models that the sentences on the single model cover
 GAINS = ("nll", "rmse")  # metrics of the teachers' gain; the first that is measured
-QUALITY = {
-    key: task.columns[key]
-    for key in ("accuracy", "exact_match", "rmse")
-    for task in TASKS.values()
-    if key in task.columns
-}
+QUALITY = ("accuracy", "exact_match", "rmse")  # each task has one
 ONE_TAUGHT = "`hydrant make --teachers … --members 1`"
 
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
@@ -33,19 +28,19 @@ def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
     return [_verdict(models[0], model) for model in models[1:]]
 
 
-def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
+def headlines(models: Sequence[ModelReport], detection: bool, taught: bool = False) -> list[str]:
     """Return the verdict in at most three short sentences; only the one on teachers has numbers.
 
     The single model calibrated alike is the fair rival of the members; without it, every competitor has a sentence.
-    With it and with teachers, the first sentence compares their gains over it.
-    ``detection``: OOD data were given.
+    With it and with teachers, the first sentence compares their gains over it. ``detection``: OOD data were given.
+    ``taught``: the bundle was tuned from teachers.
     """
     compared = verdicts(models)
     singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
     rival = singles[0] if singles and models[0].kind in ("bundle", "taught") else None
     flags = _name(models[0].calibration.get("thresholds", {}).get(OOD, {}).get("score", ""))
     sentences = [] if rival is None else [*_kept(models), *_forks(models), *_gains(rival, flags, models[0].kind)]
-    if rival is not None and _unfinished(models):
+    if rival is not None and _unfinished(models, taught):
         sentences.insert(2, "In accuracy or NLL, tuning alone improves the single model: train it further first.")
     for each, model in zip(compared, models[1:], strict=True):
         gaps = [gap.figure for gap in each.differences if gap.figure in SCALED and gap.outcome == WORSE]
@@ -60,25 +55,23 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
 
 def _kept(models: Sequence[ModelReport]) -> list[str]:
     """Return the share that the bundle keeps of the teachers' gain over the single model, and its share of the cost."""
-    ours, teachers = models[0], next((each for each in models if each.kind == TEACHERS), None)
+    teachers = next((each for each in models if each.kind == TEACHERS), None)
     name = next((each for each in GAINS if teachers and each in teachers.over_single), None)
     if teachers is None or name is None:
         return []
     gain, title = teachers.over_single[name], DIFFERENCES[name].title
     if gain.value >= 0 or gain.high >= 0:  # NaN without intervals
         return [f"No gain of the {teachers.name} in {title} over the single model is shown."]
-    single = next(each for each in models if each.kind == "single")
+    ours, single = models[0], next(each for each in models if each.kind == "single")
     share = (ours.figures[name].value - single.figures[name].value) / gain.value
     whose, their = ("'", "their") if teachers.name.endswith("s") else ("'s", "its")
-    kept = f"{100 * share:.0f} %" if share > 0 else "none"
-    sentence = f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model"
+    kept, cost = f"{100 * share:.0f} %" if share > 0 else "none", ""
     if ours.operations and teachers.operations:
-        sentence += f", at {100 * ours.operations / teachers.operations:.0f} % of {their} operations"
-    for key, column in QUALITY.items():
-        if key in ours.figures:
-            values = (column.text(each.figures[key].value) for each in (ours, teachers))
-            return [sentence + "; {} {}, {} {}.".format(column.title, next(values), teachers.name, next(values))]
-    return [f"{sentence}."]
+        cost = f", at {100 * ours.operations / teachers.operations:.0f} % of {their} operations"
+    key = next(each for each in QUALITY if each in ours.figures)
+    quality = [f"{each:.3f}" for each in (ours.figures[key].value, teachers.figures[key].value)]
+    sentence = f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}"
+    return [f"{sentence}; {DIFFERENCES[key].title} {quality[0]}, {teachers.name} {quality[1]}."]
 
 
 def _forks(models: Sequence[ModelReport]) -> list[str]:
@@ -90,7 +83,9 @@ def _forks(models: Sequence[ModelReport]) -> list[str]:
     better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
     lost = f", and are worse in {_and(worse)}" if worse else ""
     gain = f"improve {_and(better)}{lost}" if better else f"show no clear gain{lost}: {ONE_TAUGHT} is simpler"
-    return [] if UNJUDGED in outcomes.values() else [f"Over one model taught by their mean, the members {gain}."]
+    return (
+        [] if UNJUDGED in outcomes.values() else [f"Over one model taught by the teachers' mean, the members {gain}."]
+    )
 
 
 def _gains(verdict: Verdict, flags: str, kind: str) -> list[str]:
@@ -99,9 +94,7 @@ def _gains(verdict: Verdict, flags: str, kind: str) -> list[str]:
     outcomes = _outcomes(verdict)
     better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
     if UNJUDGED in outcomes.values():
-        return [
-            f"{who.replace('Teaching', 'The taught model')} and the {verdict.against}, were compared without intervals."
-        ]
+        return [f"The {verdict.against}, was compared without intervals."]
     lost = f", and worsen{s} {_and(worse)}" if worse else ""
     if not better:
         advice = "`hydrant make --members 1` builds that model, which is simpler."
@@ -141,17 +134,15 @@ def _titles(outcomes: Mapping[str, str], name: str) -> list[str]:
     return [*titles, *([f"OOD detection by {_and(scores)}"] if scores else [])]
 
 
-def _unfinished(models: Sequence[ModelReport]) -> bool:
+def _unfinished(models: Sequence[ModelReport], taught: bool) -> bool:
     """Return True if tuning alone raises the accuracy, or lowers the NLL by more than the members do.
 
     The evidence is a control, the single model tuned alike; without one, the bundle's members alone, which keep fewer
-    heads than a control and so understate what tuning brings.
+    heads than a control and so understate what tuning brings. Members that teachers taught are no evidence.
     """
     ours, rival = models[0], next(model for model in models[1:] if model.kind == "single")
     cases = [(each.over_single, "", each.figures) for each in models if each.kind == "control"]
-    if not cases and not any(each.kind in ("taught", TEACHERS) for each in models):
-        cases = [(rival.differences, "member_", ours.figures)]
-    for differences, prefix, tuned in cases:
+    for differences, prefix, tuned in cases or [(rival.differences, "member_", ours.figures)] * (not taught):
         accuracy, nll = (differences.get(prefix + name) for name in ("accuracy", "nll"))
         if accuracy is not None and accuracy.low > 0:
             return True
