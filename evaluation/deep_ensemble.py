@@ -43,8 +43,8 @@ def competitor(source: str | Path | DeepEnsemble) -> str | Path | DeepEnsemble:
 class CheckpointMembers:
     """Checkpoints in their own classes of transformers, for ``TorchModule`` and ``tuning.loop.measure``.
 
-    The one with the most input tensors, among these the one with the shortest inputs, comes first: ``source``,
-    ``model`` and ``architecture``. Logits have the order of its classes.
+    ``reader`` is the place of the one with the most input tensors, among these with the shortest inputs. Its
+    ``architecture`` describes the inputs of all, and logits have the order of its classes.
 
     Raises:
         InputError: a checkpoint has another task, other inputs or other classes.
@@ -56,9 +56,10 @@ class CheckpointMembers:
         from ..models.checkpoint import model_labels
 
         self.members, self._temperature, self._orders = len(sources), temperature, []
-        read = [(source, *_loaded(source)) for source in sources]
-        self._read = sorted(read, key=lambda each: (-len(each[2].input_names), each[2].max_sequence))
-        self.source, self.model, self.architecture = self._read[0]
+        self._read = [(source, *_loaded(source)) for source in sources]
+        shapes = [shape for *_, shape in self._read]
+        self.reader = max(range(len(shapes)), key=lambda n: (len(shapes[n].input_names), -shapes[n].max_sequence))
+        self.source, self.model, self.architecture = self._read[self.reader]
         for source, model, shape in self._read:
             kind, first = (f"a {each.modality} model for {each.task}" for each in (shape, self.architecture))
             if kind != first:

@@ -152,6 +152,7 @@ def evaluate(
         latency_note = None
         if figures.latency or html is not None:
             reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)
+    taught = "teachers" in bundle.manifest.get("fusion", {}).get("tuned", {})
     evaluation = EvaluationReport(
         data=test_set.name, examples=len(test_set), ood=None if ood is None else ood.name,
         ood_examples=None if ood is None else len(ood), resamples=figures.bootstrap, seed=seed,
@@ -159,7 +160,7 @@ def evaluate(
         batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size), models=reports, files=[],
         html=None if html is None else Path(html), latency_note=latency_note, notes=notes,
         fit=None if training is None else training.name, fit_examples=None if training is None else len(training),
-        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None, "teachers" in bundle.manifest.get("fusion", {}).get("tuned", {})),
+        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None, taught),
     )  # fmt: skip
     return _written(bundle, evaluation, evidence, folder)
 
