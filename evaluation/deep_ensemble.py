@@ -61,7 +61,7 @@ class CheckpointMembers:
         self.reader = max(range(len(shapes)), key=lambda n: (len(shapes[n].input_names), -shapes[n].max_sequence))
         self.source, self.model, self.architecture = self._read[self.reader]
         for source, model, shape in self._read:
-            kind, first = (f"a {each.modality} model for {each.task}" for each in (shape, self.architecture))
+            kind, first = (f"for {each.task} of {each.modality} inputs" for each in (shape, self.architecture))
             if kind != first:
                 raise InputError(f"{source} is {kind}, {self.source} {first}; expected models of one kind")
             labels = (model_labels(each.config) for each in (model, self.model))
