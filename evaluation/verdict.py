@@ -81,7 +81,7 @@ def _forks(models: Sequence[ModelReport]) -> list[str]:
         return []
     outcomes = _outcomes(_verdict(models[0], taught))
     better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
-    lost = f", and are worse in {_and(worse)}" if worse else ""
+    lost = f", and worsen {_and(worse)}" if worse else ""
     gain = f"improve {_and(better)}{lost}" if better else f"show no clear gain{lost}: {ONE_TAUGHT} is simpler"
     return (
         [] if UNJUDGED in outcomes.values() else [f"Over one model taught by the teachers' mean, the members {gain}."]
