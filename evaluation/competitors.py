@@ -27,7 +27,7 @@ from ..models.plan_cost import cost_of
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from ..tasks import TASKS
-from .deep_ensemble import TEACHERS, CheckpointMembers, DeepEnsemble, class_order, single_operations
+from .deep_ensemble import TEACHERS, CheckpointMembers, DeepEnsemble, class_order, operations_of
 from .dropout import KIND, DropoutPasses, DropoutSpec, dropout_spec
 from .fair_rival import RIVAL, restored_rival, single_model
 
@@ -143,7 +143,7 @@ def _open_bundle(
         Calibration.of(bundle),
         module,
         bundle=bundle,
-        operations=single_operations(architecture)
+        operations=operations_of(architecture)
         if whole or not architecture.is_declared
         else cost_of(bundle).fused.flops,
     )
@@ -176,7 +176,7 @@ def _open_checkpoint(
         Calibration(),
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
-        operations=single_operations(architecture),
+        operations=operations_of(architecture),
     )
 
 
@@ -190,14 +190,14 @@ def _open_deep_ensemble(deep: DeepEnsemble, bundle: Bundle, opened: ExitStack, e
     if not examples.ready:
         common_processor(deep.sources, shape)  # raises if they differ
     return replace(
-        _open_checkpoint(members.source, bundle, opened, examples, members.model),
+        _open_checkpoint(deep.sources[members.reader], bundle, opened, examples, members.models[members.reader]),
         name=deep.name,
         kind=TEACHERS,
         runs=opened.enter_context(TorchModule(members)),
         plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, members.members),
         calibration=Calibration(temperature=deep.temperature),
         as_bundle=None,
-        operations=members.operations,
+        operations=operations_of(*members.shapes),
     )
 
 
@@ -220,7 +220,7 @@ def _open_dropout(dropout: DropoutSpec, bundle: Bundle, opened: ExitStack, examp
         runs=opened.enter_context(TorchModule(passes)),
         plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, dropout.passes),
         as_bundle=None,
-        operations=None if single.operations is None else dropout.passes * single.operations,
+        operations=operations_of(*[shape] * dropout.passes),
     )
 
 

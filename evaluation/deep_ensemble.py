@@ -13,6 +13,8 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.hub_download import unwrapped
 from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, UnsupportedModelError, cut, listing
+from ..models.checkpoint import load_model, model_labels
+from ..models.family_registry import architecture_of
 from ..models.plan_cost import cost_of
 
 TEACHERS, WORD = "teachers", "deep-ensemble"
@@ -53,25 +55,17 @@ class CheckpointMembers:
     distance = None
 
     def __init__(self, sources: Sequence[str | Path], temperature: float = 1.0) -> None:
-        from ..models.checkpoint import model_labels
-
         self.members, self._temperature, self._orders = len(sources), temperature, []
-        self._read = [(source, *_loaded(source)) for source in sources]
-        shapes = [shape for *_, shape in self._read]
-        self.reader = max(range(len(shapes)), key=lambda n: (len(shapes[n].input_names), -shapes[n].max_sequence))
-        self.source, self.model, self.architecture = self._read[self.reader]
-        for source, model, shape in self._read:
-            kind, first = (f"for {each.task} of {each.modality} inputs" for each in (shape, self.architecture))
-            if kind != first:
-                raise InputError(f"{source} is {kind}, {self.source} {first}; expected models of one kind")
-            labels = (model_labels(each.config) for each in (model, self.model))
-            self._orders.append(class_order(*labels, source, str(self.source)).tolist())
-
-    @property
-    def operations(self) -> int | None:
-        """Operations of one input in all checkpoints; ``None`` if one is traced."""
-        each = [single_operations(shape) for *_, shape in self._read]
-        return None if None in each else sum(filter(None, each))
+        loaded = [_loaded(source) for source in sources]
+        self.models, self.shapes = [model for model, _ in loaded], [shape for _, shape in loaded]
+        self.reader = max(range(len(loaded)), key=lambda n: (len(loaded[n][1].input_names), -loaded[n][1].max_sequence))
+        first, (model, self.architecture) = str(sources[self.reader]), loaded[self.reader]
+        for source, (own, shape) in zip(sources, loaded, strict=True):
+            kind, wanted = (f"for {each.task} of {each.modality} inputs" for each in (shape, self.architecture))
+            if kind != wanted:
+                raise InputError(f"{source} is {kind}, {first} {wanted}; expected models of one kind")
+            order = class_order(model_labels(own.config), model_labels(model.config), source, first)
+            self._orders.append(order.tolist())
 
     def eval(self) -> CheckpointMembers:
         """Return the checkpoints, which were loaded in evaluation mode."""
@@ -79,7 +73,7 @@ class CheckpointMembers:
 
     def parameters(self) -> Iterator[Any]:
         """Iterate over all weights."""
-        return (weight for _, model, _ in self._read for weight in model.parameters())
+        return (weight for model in self.models for weight in model.parameters())
 
     def __call__(self, **inputs: Any) -> Any:
         """Return all checkpoints as members (``fusion.FusedOutput`` or its like), from tensors of a batch [B, …]."""
@@ -89,31 +83,29 @@ class CheckpointMembers:
 
         logits = [
             model(**{name: inputs[name] for name in shape.input_names if name in inputs}).logits[..., order]
-            for (_, model, shape), order in zip(self._read, self._orders, strict=True)
+            for model, shape, order in zip(self.models, self.shapes, self._orders, strict=True)
         ]
         return summarize_task(self.architecture, torch.stack(logits), (self._temperature,))
 
 
 def _loaded(source: str | Path) -> tuple[Any, AnyArchitecture]:
     """Load a classifier of any family, and describe it."""
-    from ..models.checkpoint import load_model
-    from ..models.family_registry import architecture_of
-    from ..models.tracing.traced_model import described, load_traced
-
     try:
         model = load_model(source)
         return model, architecture_of(model)
     except UnsupportedModelError:
+        from ..models.tracing.traced_model import described, load_traced
+
         model = load_traced(source)
         return model, described(model)
 
 
-def single_operations(architecture: AnyArchitecture) -> int | None:
-    """Operations of one input in an unpruned model; ``None`` for a traced one."""
-    if not architecture.is_declared:
-        return None
-    plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-    return cost_of(architecture, plan).single.flops
+def operations_of(*models: AnyArchitecture) -> int | None:
+    """Operations of one input in unpruned models, summed; ``None`` if one is traced."""
+    declared = [each for each in models if each.is_declared]
+    plans = [HeadPlan.all_heads(each.family, each.layers, each.heads) for each in declared]
+    costs = [cost_of(each, plan).single.flops for each, plan in zip(declared, plans, strict=True)]
+    return sum(costs) if len(costs) == len(models) else None
 
 
 def class_order(

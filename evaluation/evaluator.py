@@ -94,8 +94,7 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = located(bundle, revision)
-    compare = [compare] if isinstance(compare, Competitor) else compare
-    compare = [*map(competitor, compare)]
+    compare = [competitor(each) for each in ([compare] if isinstance(compare, Competitor) else compare)]
     paths = [Path(each) for each in compare if not isinstance(each, DeepEnsemble)]
     task = bundle.any_architecture().task
     _check_html(html, bundle)

@@ -18,7 +18,6 @@ SCALED = ("nll", "ece", "label_ece")
 OWN = ("single", "checkpoint", "control", "taught", TEACHERS)  # models that the sentences on the single model cover
 GAINS = ("nll", "rmse")  # metrics of the teachers' gain; the first that is measured
 QUALITY = ("accuracy", "exact_match", "rmse")  # each task has one
-ONE_TAUGHT = "`hydrant make --teachers … --members 1`"
 
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
@@ -76,16 +75,15 @@ def _kept(models: Sequence[ModelReport]) -> list[str]:
 
 def _forks(models: Sequence[ModelReport]) -> list[str]:
     """Describe what members add to one model that learnt the teachers' mean."""
-    taught = next((each for each in models[1:] if each.kind == "taught"), None)
-    if taught is None or models[0].kind != "bundle":
+    taught = next((each for each in models[1:] if each.kind == "taught" and models[0].kind == "bundle"), None)
+    outcomes = {} if taught is None else _outcomes(_verdict(models[0], taught))
+    if not outcomes or UNJUDGED in outcomes.values():
         return []
-    outcomes = _outcomes(_verdict(models[0], taught))
     better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
+    advice = "" if better else ": `hydrant make --teachers … --members 1` is simpler"
+    gain = f"improve {_and(better)}" if better else "show no clear gain"
     lost = f", and worsen {_and(worse)}" if worse else ""
-    gain = f"improve {_and(better)}{lost}" if better else f"show no clear gain{lost}: {ONE_TAUGHT} is simpler"
-    return (
-        [] if UNJUDGED in outcomes.values() else [f"Over one model taught by the teachers' mean, the members {gain}."]
-    )
+    return [f"Over one model taught by the teachers' mean, the members {gain}{lost}{advice}."]
 
 
 def _gains(verdict: Verdict, flags: str, kind: str) -> list[str]:

@@ -14,7 +14,7 @@ from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
-from hydrant.evaluation.deep_ensemble import CheckpointMembers, DeepEnsemble
+from hydrant.evaluation.deep_ensemble import CheckpointMembers, DeepEnsemble, operations_of
 from hydrant.metrics import class_metrics as metrics
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.plan_cost import cost_of
@@ -31,14 +31,14 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture(scope="module")
 def checkpoints(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A declared family's model with its classes in another order, one that is traced, and the bundle's own."""
+    """A declared family's model with its classes in another order, the bundle's own, and one that is traced."""
     folder = tmp_path_factory.mktemp("members")
-    other = make_model("distilbert", 1, n_layers=1, num_labels=5, **named("edcba"))
-    torch.manual_seed(2)
-    traced = transformers.AutoModelForSequenceClassification.from_config(
-        transformers.AlbertConfig(**{**TEXT, "embedding_size": 16, "num_labels": 5, **named("abcde")})
-    )
-    for name, model in (("distilbert", other), ("albert", traced)):
+    config = transformers.AlbertConfig(**{**TEXT, "embedding_size": 16, "num_labels": 5, **named("abcde")})
+    models = {
+        "distilbert": make_model("distilbert", 1, n_layers=1, num_labels=5, **named("edcba")),
+        "albert": transformers.AutoModelForSequenceClassification.from_config(config),
+    }
+    for name, model in models.items():
         model.save_pretrained(folder / name)
         make_tokenizer(folder / name / "source").save_pretrained(folder / name)
     return [folder / "distilbert", bert_checkpoint, folder / "albert"]
@@ -50,9 +50,9 @@ def member_logits(checkpoints: list[Path], texts: Any) -> np.ndarray:
     for path in checkpoints:
         tensors = make_tokenizer(path.parent / "tokens")(list(texts), padding=True, return_tensors="pt")
         model = transformers.AutoModelForSequenceClassification.from_pretrained(path).eval()
-        read = {name: tensors[name] for name in tensors if name in inspect.signature(model.forward).parameters}
+        read = inspect.signature(model.forward).parameters
         with torch.no_grad():
-            own = model(**read).logits.double().numpy()
+            own = model(**{name: tensors[name] for name in tensors if name in read}).logits.double().numpy()
         logits.append(own[:, [model.config.label2id[label] for label in "abcde"]])
     return np.stack(logits)
 
@@ -63,39 +63,33 @@ def test_rows_against_transformers(
     """Members of two sizes and three families; one model alone is single, tuned, or taught."""
     test = read_examples(write_texts(tmp_path / "test.csv", 60, 2), list("abcde"))
     ood = read_examples(write_texts(tmp_path / "ood.csv", 30, 1, labels="x"), None)
-    for name, tuned in (("single", None), ("control", {}), ("taught", {"teachers": [{"name": "m", "sha256": ""}]})):
+    tuned: dict[str, Any] = {"single": {}, "control": {"tuned": {}}, "taught": {"tuned": {"teachers": [{"name": "m"}]}}}
+    for name, facts in tuned.items():
         ensemble = fuse(bert_checkpoint)
-        ensemble.provenance |= {} if tuned is None else {"tuned": tuned}
+        ensemble.provenance |= facts
         save_bundle(ensemble, tmp_path / name, load_processor(bert_checkpoint, "text"))
     deep = DeepEnsemble(tuple(checkpoints), 1.5, "teachers")
-    others = [*(tmp_path / name for name in ("single", "control", "taught")), deep]
-    spec = f"deep-ensemble:{checkpoints[0]},{bert_checkpoint}"
+    compare = [*(tmp_path / name for name in tuned), deep, f"deep-ensemble:{checkpoints[0]},{bert_checkpoint}"]
     figures = Figures(bootstrap=20)
-    report = evaluate(text_bundle, test, ood, compare=[*others, spec], figures=figures, report=tmp_path / "report")
-    rows = {model.name: model for model in report.models[1:]}
-    assert [(name, row.kind) for name, row in rows.items()] == [
-        *((name, name) for name in ("single", "control", "taught", "teachers")), ("Deep Ensemble", "teachers")
-    ]  # fmt: skip
+    report = evaluate(text_bundle, test, ood, compare=compare, figures=figures, report=tmp_path / "report")
+    _, single, control, taught, row, two = report.models
+    assert [model.kind for model in report.models] == ["bundle", *tuned, "teachers", "teachers"]
+    assert (row.name, row.members, row.temperature, two.name) == ("teachers", 3, 1.5, "Deep Ensemble")
     known, unknown = (oracle.softmax(member_logits(checkpoints, each.inputs) / 1.5) for each in (test, ood))
-    mean, labels = known.mean(axis=0), test.labels
-    assert labels is not None
-    row = rows["teachers"]
-    assert (row.members, row.temperature) == (3, 1.5)
+    mean, labels = known.mean(axis=0), np.array(test.labels)
     assert row.figures["nll"].value == pytest.approx(-np.log(mean[np.arange(60), labels]).mean(), abs=1e-5)
     assert row.figures["accuracy"].value == np.mean(mean.argmax(axis=1) == labels)
     information = [oracle.uncertainty(each)["mutual_information"] for each in (known, unknown)]
     assert row.figures["ood.mutual_information.auroc"].value == pytest.approx(metrics.auroc(*information), abs=2e-3)
-    gap = row.figures["nll"].value - rows["single"].figures["nll"].value
-    assert row.over_single["nll"].value == pytest.approx(gap)
-    assert rows["taught"].over_single["nll"].value == 0
+    assert row.over_single["nll"].value == pytest.approx(row.figures["nll"].value - single.figures["nll"].value)
+    assert taught.over_single["nll"].value == control.over_single["nll"].value == 0
 
-    cost = cost_of(Bundle.open(text_bundle))
-    small = CheckpointMembers(checkpoints[:1]).operations
+    cost, small = cost_of(Bundle.open(text_bundle)), operations_of(*CheckpointMembers(checkpoints[:1]).shapes)
     operations = [model.operations for model in report.models]
-    assert operations == [cost.fused.flops, *[cost.single.flops] * 3, None, small + cost.single.flops]
-    (line,) = [line for line in evaluation_text(report).splitlines() if line.startswith("operations ÷ single")]
-    wanted = ["–" if each is None else f"{each / cost.single.flops:.2f}" for each in operations]
-    assert [word for word in line.split()[3:] if word != "×"] == wanted
+    assert operations == [cost.fused.flops, *[cost.single.flops] * 3, None, (small or 0) + cost.single.flops]
+    wanted = ["–" if each is None else f"{each / cost.single.flops:.2f} ×" for each in operations]
+    line = next(line for line in evaluation_text(report).splitlines() if line.startswith("operations ÷ single"))
+    assert line.split()[3:] == " ".join(wanted).split()
 
 
 def test_their_temperature_can_be_fitted(checkpoints: list[Path], tmp_path: Path) -> None:
