@@ -66,10 +66,10 @@ def evaluate(
             Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
             Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution (OOD) test data; labels are ignored.
-        compare: checkpoints or bundles to compare with, deep-ensemble:A,B for a Deep Ensemble of checkpoints, or
-            mc-dropout:10 for MC dropout. ``mc-dropout:10:CHECKPOINT`` averages 10 passes of a checkpoint with its
-            dropout on; without CHECKPOINT it is the one checkpoint that is compared with. All know the same classes.
-            In Python also ``evaluation.deep_ensemble.DeepEnsemble``.
+        compare: checkpoints or bundles to compare with, or deep-ensemble:A,B, or mc-dropout:10. ``deep-ensemble:A,B``
+            averages checkpoints (in Python also ``evaluation.deep_ensemble.DeepEnsemble``), and
+            ``mc-dropout:10:CHECKPOINT`` 10 passes of a checkpoint with its dropout on; without CHECKPOINT it is the one
+            checkpoint that is compared with. All know the same classes.
         figures: measured beside quality and detection: ``EvaluationOptions(corruptions=True, latency=True)``, or
             ``EvaluationOptions(baselines=True, fit="train.csv")``.
         backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
