@@ -83,7 +83,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "tuning": """
             settings distillation optimizer tuning_data tuning_state loop rank_one teachers taught_source
-            job tuned_bundle stages __init__
+            traced_student job tuned_bundle stages __init__
         """,
     },
     {

@@ -17,7 +17,7 @@ import torch
 from ..data.batching import by_length
 from ..data.label_encoding import IGNORED, are_tags
 from ..errors import InputError
-from ..models.checkpoint import load_model
+from ..models.tracing.traced_model import load_classifier
 from .distillation import Targets, soft_targets
 from .settings import Taught
 from .teachers import Teacher
@@ -94,7 +94,7 @@ class TaughtSource(Source):
                 yield from (None for _ in batches)
                 continue
             if teacher not in loaded:
-                loaded = {teacher: load_model(teacher.source).to(device)}
+                loaded = {teacher: load_classifier(teacher.source).to(device)}
             part = file.with_suffix(".part")
             array = np.lib.format.open_memmap(part, "r+") if part.is_file() else None
             for indices in batches:
