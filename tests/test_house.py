@@ -89,8 +89,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "hub": "__init__ card_commands card_examples card_text card repository_files upload",
         "workflow": """
-            quality explore data_splits recipe stage_summaries time_estimate workspace make_bundle
-            __init__ digits_data digits_demo picture
+            quality explore data_splits recipe make_inputs stage_summaries time_estimate workspace
+            make_stages make_bundle __init__ digits_data digits_demo picture
         """,
     },
     {

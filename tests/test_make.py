@@ -20,8 +20,10 @@ from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
+from hydrant.workflow import make_stages
 from hydrant.workflow.data_splits import MIN_EXAMPLES, parted
-from hydrant.workflow.make_bundle import _Job
+from hydrant.workflow.make_inputs import MakeInputs
+from hydrant.workflow.make_stages import Stages
 from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
@@ -384,7 +386,7 @@ def test_members_that_lose_too_much_are_planned_and_tuned_again(
 ) -> None:
     """Interrupting the second tuning does not repeat the first."""
     shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(MODULE, "MARGIN", -200.0)  # impossible
+    monkeypatch.setattr(make_stages, "MARGIN", -200.0)  # impossible
     tuned, tune, plan_heads = [], hydrant.tune, hydrant.plan_heads
 
     def other(*values: Any, keep: hydrant.Budget, seed: int, **named: Any) -> HeadPlan:
@@ -417,9 +419,11 @@ def test_circuits_are_searched_on_the_data_that_choose(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     recipe = Recipe(members=2, budget=1.2, method="circuit,random")
-    job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
-    parts = job.read(tables["train"], tables["validation"], tables["ood"], None, None)
-    job._plan(tmp_path / "plan.json", parts, to_tune=True)
+    call = MakeInputs(bert_checkpoint, recipe.resolved(0), (), hydrant.Reading(), 0)
+    parts = call.read(tables["train"], tables["validation"], tables["ood"], None, None, None)
+    Stages(call, Workspace(tmp_path / "out.make", {}), "out", print, no_progress)._plan(
+        tmp_path / "plan.json", parts, to_tune=True
+    )
     facts = HeadPlan.load(tmp_path / "plan.json").provenance["circuit"]
     assert (facts["objective"], facts["ood_examples"]) == ("separation", 36), "the half that chooses"
     for unknown, task in ((None, "classification"), (parts.choosing, "score")):  # regression has no entropy

@@ -74,7 +74,7 @@ class Job(TuningData):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result: ``weights`` if better, histories of ``members`` tuned alone, and each member's ``own`` linear maps."""
+    """The result: ``weights`` if better, histories of ``members`` tuned alone, each member's ``own`` linear maps."""
 
     weights: Weights | None
     before: Epoch
