@@ -42,7 +42,7 @@ def arguments(command: Command) -> None:
         command.add("--batch-ensemble", action="store_true",
                     help="Give each member its own rank-one factors, and tune all members jointly")  # fmt: skip
     command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
-    command.take((BatchEnsemble, Taught), "fork_from", metavar="LAYER", also="; with --teachers, with own linear maps")
+    command.take((BatchEnsemble, Taught), "fork_from", metavar="LAYER", also="; with --teachers own linear maps")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -82,8 +82,8 @@ FLOORS: list[dict[str, str]] = [
             triton.triton_forms triton.repository triton.__init__ workers
         """,
         "tuning": """
-            settings distillation optimizer tuning_data tuning_state loop rank_one teachers taught_source
-            traced_student job tuned_bundle stages __init__
+            settings distillation optimizer tuning_data tuning_state loop rank_one teachers views
+            taught_source traced_student job tuned_bundle stages __init__
         """,
     },
     {

@@ -143,7 +143,7 @@ def tune_taught(job: Job, how: Taught, checkpoint: Checkpoint) -> Outcome:
     ensemble = job.ensemble
     shared = shared_form(ensemble.state_dict())
     own: list[str] = []
-    if ensemble.members > 1 and not how.mean_of_teachers:
+    if how.gives_own(ensemble.members):
         own = [name for name, *_ in linear_maps(job.module(shared), first_layer(ensemble, how))]
     shared |= {f"{name}.weight": _each(shared[f"{name}.weight"], ensemble.members) for name in own}
     with _with_teachers(job, checkpoint) as taught:

@@ -61,12 +61,12 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble | Taught) -> int:
     if ensemble.members < 2:
         raise InputError("the bundle has one member; expected several: `hydrant fuse MODEL --members 3`, or a plan")
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
-        wrong = "the members come from several checkpoints, adapters or an earlier BatchEnsemble"
+        wrong = "the members come from several checkpoints or adapters, or an earlier tuning gave them own weights"
         fix = "fuse with `hydrant fuse MODEL --members 3` or a plan"
         raise InputError(f"{wrong}; expected members of one checkpoint: {fix}")
-    first = fork if fork < layers else 0 if isinstance(how, BatchEnsemble) else layers - 1
+    first = fork if fork < layers else 0
     if how.fork_from is None:
-        return first
+        return layers - 1 if isinstance(how, Taught) and fork == layers else first
     if type(how.fork_from) is not int or not first <= how.fork_from < layers:
         wrong = f"fork_from is {cut(how.fork_from)}"
         raise InputError(f"{wrong}; expected a layer from {first}, where members fork, to {layers - 1}")

@@ -88,7 +88,7 @@ class BatchEnsemble(Jointly):
     are multiplied into one weight for each member.
 
     Attributes:
-        fork_from: first layer with rank-one factors (default: the plan's fork). Layers below it stay one trunk. The
+        fork_from: first layer with own factors (default: the plan's fork). Layers below it stay one trunk. The
             default is 0 if all members keep the same heads.
         deviation: standard deviation of the initial factors around 1.
         factors_only: tune only the factors, not the shared weights.
@@ -114,13 +114,14 @@ class Taught(Jointly):
     linear maps.
 
     Attributes:
-        teachers: checkpoints to learn from, one for each member; a bundle of one member learns their mean.
+        teachers: checkpoints to learn from, one for each member; one member learns their mean.
         unlabelled: further inputs to learn from; labels are ignored.
         softening: temperature of the softmax of teachers and members in the loss.
         mean_epochs: first epochs in which every member learns the teachers' mean.
         mean_of_teachers: every member learns the teachers' mean in all epochs.
-        views: for images, number of fixed views, mirrored and shifted; each epoch takes the next.
-        fork_from: first layer with own linear maps (default: the plan's fork, or the last layer).
+        views: number of fixed views of the inputs; each epoch takes the next. The first is unchanged; in others images
+            are mirrored and shifted, and in texts 15 % of the tokens are hidden (token cutoff, Shen et al. 2020).
+        fork_from: first layer with own linear maps (default: the plan's fork, else the last layer).
         teacher_outputs: folder that keeps the teachers' logits for later calls (default: with the progress).
     """
 
@@ -140,6 +141,10 @@ class Taught(Jointly):
         super().__post_init__()
         _check(self, "softening", 0 < self.softening < math.inf, "a finite number above 0, such as 2")
         _check(self, "views", self.views >= 1, "a whole number, 1 or more")
+
+    def gives_own(self, members: int) -> bool:
+        """Return True if each member gets linear maps of its own."""
+        return members > 1 and not self.mean_of_teachers
 
 
 def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:

@@ -145,7 +145,7 @@ def _with_unlabelled(
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     """Return the number of unchanged layers, counted from the input."""
     fork = ensemble.plan.fork
-    if isinstance(how, BatchEnsemble):
+    if isinstance(how, BatchEnsemble) or (isinstance(how, Taught) and how.gives_own(ensemble.members)):
         fork = min(fork, first_layer(ensemble, how))
     elif {"batch_ensemble", "own_weights"} & {*ensemble.provenance}:  # members with the same heads also differ
         fork = min(fork, ensemble.trunk)

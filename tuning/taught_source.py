@@ -1,7 +1,7 @@
 """Training inputs with their teachers' outputs as targets.
 
 Teachers run once: their logits are kept in files named by digests of teacher and data, so that an epoch costs what it
-costs with labels. Texts are read as they are; images in several fixed views, mirrored and shifted, one an epoch.
+costs with labels. Each epoch takes the next of several fixed views of the inputs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..bundle.staging import telling
 from ..data.batching import by_length
 from ..data.label_encoding import IGNORED, are_tags
-from ..errors import InputError
+from ..errors import InputError, cut
 from ..models.tracing.traced_model import load_classifier
 from .distillation import Targets, soft_targets
 from .settings import Taught
 from .teachers import Teacher
 from .tuning_data import Source, TuningData
-
-SHIFT = 8  # an image moves by up to one in this many of its rows and columns
+from .views import Views
 
 
 class TaughtSource(Source):
@@ -38,11 +38,12 @@ class TaughtSource(Source):
         source = job.training
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch = source, how, kind, mean, 1
-        views = how.views if source.architecture.modality == "image" else 1
-        self._moves = np.random.default_rng(job.settings.seed).integers(-SHIFT, SHIFT + 1, (views, len(self), 3))
+        self._views = Views(source, how.views, job.settings.seed)
+        views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
-        folder.mkdir(parents=True, exist_ok=True)
+        with telling(f"cannot keep the teachers' logits in {folder}", "; choose another folder (teacher_outputs)"):
+            folder.mkdir(parents=True, exist_ok=True)
         name = f"{digest[:24]}-{job.settings.seed if views > 1 else 0}"
         work = [(teacher, view, folder / f"{teacher.sha256[:24]}-{name}-{view}.npy")
                 for teacher in teachers for view in range(views)]  # fmt: skip
@@ -59,18 +60,24 @@ class TaughtSource(Source):
         now._epoch = epoch
         return now
 
+    @property
+    def _view(self) -> int:
+        return (self._epoch - 1) % self._views.count
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return tensors and soft targets [M or 1, B, …, C] of some inputs."""
-        view = (self._epoch - 1) % len(self._logits)
-        logits, how = torch.from_numpy(self._read(view, indices)), self._how
+        """Return tensors and targets of some inputs."""
+        return self._tensors(self._view, indices), self.targets(indices)
+
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """Return soft targets [M or 1, B, …, C] of some inputs."""
+        logits, how = torch.from_numpy(self._read(indices)), self._how
         mean = self._mean or self._epoch <= how.mean_epochs
         activation = self.architecture.score_activation
-        targets = soft_targets(logits, activation, kind=self._kind, softening=how.softening, mean=mean)
-        return self._tensors(view, indices), targets.numpy()
+        return soft_targets(logits, activation, kind=self._kind, softening=how.softening, mean=mean).numpy()
 
-    def _read(self, view: int, indices: np.ndarray) -> np.ndarray:
+    def _read(self, indices: np.ndarray) -> np.ndarray:
         """Return logits [M, B, C] of inputs; for tokens [M, B, T, C], NaN where no word begins."""
-        teachers, starts = self._logits[view], self._starts[indices]
+        teachers, starts = self._logits[self._view], self._starts[indices]
         if not are_tags(self.labels):
             return np.stack([logits[starts] for logits in teachers])
         words = self.aligned(indices) != IGNORED
@@ -82,7 +89,7 @@ class TaughtSource(Source):
     def _tensors(self, view: int, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the tensors of some inputs in a view; view 0 is unchanged."""
         tensors, _ = self._source.batch(indices)
-        return {name: moved(array, self._moves[view, indices]) if view else array for name, array in tensors.items()}
+        return self._views.of(tensors, view, indices)
 
     def _runs(
         self, work: Sequence[tuple[Teacher, int, Path]], batches: list[np.ndarray], device: torch.device
@@ -96,39 +103,39 @@ class TaughtSource(Source):
             if teacher not in loaded:
                 loaded = {teacher: load_classifier(teacher.source).to(device)}
             part = file.with_suffix(".part")
-            array = np.lib.format.open_memmap(part, "r+") if part.is_file() else None
+            array = _opened(part, (int(self._starts[-1]), self.architecture.classes))
             for indices in batches:
-                if array is None or np.isnan(array[self._starts[indices]]).any():
+                if np.isnan(array[self._starts[indices]]).any():
                     logits = self._run(loaded[teacher], teacher, view, indices, device)
-                    if array is None:
-                        shape = int(self._starts[-1]), logits.shape[-1]
-                        array = np.lib.format.open_memmap(part, "w+", np.float32, shape)
-                        array[:] = np.nan
                     for row, index in enumerate(indices):
                         rows = array[self._starts[index] : self._starts[index + 1]]
                         rows[:] = logits[row, : len(rows)] if logits.ndim == 3 else logits[row]
                 yield
-            del array
+            array.flush()
             part.replace(file)
 
     def _run(self, model: Any, teacher: Teacher, view: int, indices: np.ndarray, device: torch.device) -> np.ndarray:
         """Return a teacher's logits [B, C], or [B, T, C] for tokens."""
         arrays = self._tensors(view, indices)
         inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in teacher.input_names if name in arrays}
-        with torch.inference_mode():
-            logits = model(**inputs).logits.float().cpu().numpy()
+        try:
+            with torch.inference_mode():
+                logits = model(**inputs).logits.float().cpu().numpy()
+        except (IndexError, RuntimeError, ValueError) as error:  # such as tensors for another size of image
+            wrong = f"teacher {teacher.source} cannot read the inputs of {self.name} ({cut(error, 100)})"
+            raise InputError(f"{wrong}; expected a model that reads the same tensors") from error
         if not np.isfinite(logits).all():
             raise InputError(f"teacher {teacher.source} gives logits that are not finite; expected finite ones")
         return np.asarray(logits)
 
 
-def moved(pixels: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Mirror and shift images [B, C, H, W] by moves [B, 3], each -SHIFT to SHIFT; edges are reflected."""
-    height, width = pixels.shape[2:]
-    down, right = height // SHIFT, width // SHIFT
-    padded = np.pad(pixels, ((0, 0), (0, 0), (down, down), (right, right)), mode="reflect")
-    rows = np.arange(height) + down + moves[:, [1]] * down // SHIFT  # [B, H]
-    columns = np.arange(width) + right + moves[:, [2]] * right // SHIFT  # [B, W]
-    columns = np.where(moves[:, [0]] > 0, columns[:, ::-1], columns)
-    images, channels = np.arange(len(pixels))[:, None, None, None], np.arange(pixels.shape[1])[:, None, None]
-    return padded[images, channels, rows[:, None, :, None], columns[:, None, None, :]]
+def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
+    """Open a file of logits, all NaN at first; it is written in full, because a disk that fills up would kill later."""
+    if not part.is_file():
+        start = part.with_suffix(".npy.new")
+        with telling(f"cannot write {start}"):
+            with start.open("wb") as file:
+                np.save(file, np.full(shape, np.nan, np.float32))
+            start.replace(part)
+    return np.lib.format.open_memmap(part, "r+")
+

@@ -28,7 +28,7 @@ TYPES = "token_type_ids"
 
 @dataclass(frozen=True)
 class Teacher:
-    """A checkpoint, the inputs that it reads, and the SHA-256 of its weights."""
+    """A checkpoint, the inputs that it reads, and the SHA-256 of its configuration and weights."""
 
     source: str | Path
     input_names: tuple[str, ...]
@@ -77,8 +77,11 @@ def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     if pairs and TYPES in theirs.input_names and TYPES not in ours.input_names:
         raise InputError(f"teacher {source} reads {TYPES} of pairs, the model that learns does not; use another")
     if student.processor is not None:
-        _check_processor(source, theirs, student.processor)
-    digest = hashlib.sha256()
+        _check_processor(source, theirs, student.processor, pairs)
+    if theirs.task == "score" and theirs.score_activation != ours.score_activation:
+        wrong = f"teacher {source} has the activation {theirs.score_activation}"
+        raise InputError(f"{wrong}; expected {ours.score_activation}, as in the model that learns")
+    digest = hashlib.sha256(model.config.to_json_string().encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return Teacher(source, theirs.input_names, digest.hexdigest())
@@ -92,7 +95,7 @@ def _architecture(model: Any) -> AnyArchitecture:
         return described(model)
 
 
-def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processor) -> None:
+def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processor, pairs: bool) -> None:
     """Reject other preprocessing; a teacher may read longer texts."""
     stored = find_processor(source, theirs.modality)
     if stored is None:
@@ -101,6 +104,8 @@ def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processo
     one, other = _settings(ours), _settings(from_transformers(stored, theirs))
     if other.get("longest text", 0) > one.get("longest text", 0):
         other["longest text"] = one["longest text"]
+    if not (pairs and TYPES in theirs.input_names):  # without a second text, all types are 0
+        one["token types"] = other["token types"] = None
     if difference := first_difference(one, other):
         place, mine, its = difference
         values = f"{place} is {cut(its, 60)}, in the model that learns {cut(mine, 60)}"

@@ -40,6 +40,8 @@ CHUNK = 64
 class Source:
     """Labelled examples as batches of tensors; texts are tokenised once, images prepared batch by batch."""
 
+    views = 1  # forms of each input, of which an epoch takes one
+
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
         self.name, self.title = examples.source, examples.name  # for messages, and for reports
@@ -73,7 +75,9 @@ class Source:
         else:
             more = np.zeros((len(inputs), *labels.shape[1:]), labels.dtype)
         examples = Examples([*self.inputs, *inputs], np.concatenate([labels, more]), self.name)
-        return Source(examples, processor, self.architecture)
+        both = Source(examples, processor, self.architecture)
+        both.title = f"{self.title} and {len(inputs)} unlabelled inputs"
+        return both
 
     def at_epoch(self, epoch: int) -> Source:  # noqa: ARG002 - for subclasses
         """Return the examples of an epoch: the same in each."""
@@ -82,7 +86,11 @@ class Source:
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and labels [B] of some examples; for tags, token labels [B, T]."""
         _, tensors = self._ready.batch(self.places[indices])
-        return tensors, self.aligned(indices)
+        return tensors, self.targets(indices)
+
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """Return what members learn from some examples: their labels."""
+        return self.aligned(indices)
 
     def aligned(self, indices: np.ndarray) -> np.ndarray:
         """Return labels [B] of some examples; for tags, token labels [B, T], with T the longest example."""
@@ -167,10 +175,11 @@ class Activations(Source):
         width, fixed = module.architecture.width, module.architecture.modality == "image"
         tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(tokens)])
-        self._kept = _room(int(self._starts[-1]), width, file)
+        self._kept = _room(int(self._starts[-1]), width, file) if source.views == 1 else None
         self._real = np.ones(int(self._starts[-1]), bool)  # padding may also precede tokens
         if self._kept is None:
-            log.info("too little disk space for the activations of %s; the trunk runs in every epoch", source.title)
+            why = "too little disk space for the activations" if source.views == 1 else "several views"
+            log.info("%s of %s; the trunk runs in every epoch", why, source.title)
             return
         batches = by_length(source.lengths, job.settings.batch_size)
         for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):
@@ -180,18 +189,24 @@ class Activations(Source):
                 count = here.stop - here.start
                 self._kept[here], self._real[here] = hidden[row, :count], real[row, :count]
 
+    def at_epoch(self, epoch: int) -> Source:
+        """Return the activations with the targets of an epoch."""
+        now = copy(self)
+        now._source = self._source.at_epoch(epoch)
+        return now
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return activations [B, T, d], their mask [B, T], and labels [B] or [B, T]."""
+        """Return activations [B, T, d], their mask [B, T], and targets, such as labels [B] or [B, T]."""
         if self._kept is None:
             hidden, real = self._run(indices)
-            return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+            return {HIDDEN: hidden, REAL: real}, self._source.targets(indices)
         counts = self._starts[indices + 1] - self._starts[indices]
         real = np.zeros((len(indices), counts.max()), bool)
         hidden = np.zeros((*real.shape, self._kept.shape[1]), np.float32)
         for row, place in enumerate(indices):
             here = slice(self._starts[place], self._starts[place + 1])
             hidden[row, : counts[row]], real[row, : counts[row]] = self._kept[here], self._real[here]
-        return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+        return {HIDDEN: hidden, REAL: real}, self._source.targets(indices)
 
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the trunk's output for some examples [B, T, d], and the mask of real tokens [B, T]."""

@@ -40,7 +40,8 @@ class Parts:
 
     def counts(self) -> dict[str, int | None]:
         """Return the number of examples in each part."""
-        return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+        counts = {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+        return {name: count for name, count in counts.items() if count or name != "unlabelled"}
 
 
 def parted(

@@ -68,8 +68,8 @@ def make(
         ood: out-of-distribution (OOD) data; labels are ignored.
         output: bundle folder to create.
         recipe: settings: ``Recipe(budget=1.0, epochs=3)``, ``Recipe(members=1)``.
-        teachers: checkpoints to learn from, of the same classes and preprocessing: seeds or folds of one model, or
-            larger models. Each member learns one; with ``Recipe(members=1)`` one model learns their mean.
+        teachers: checkpoints to learn from, with the same classes and preprocessing. They are seeds or folds of the
+            model, or larger models. Each member learns one; with ``Recipe(members=1)`` one model learns their mean.
         unlabelled: further inputs to learn from, with teachers; labels are ignored.
         test: labelled test data for the report (default: a third of the validation data).
         test_ood: OOD test data for the report (default: half of the OOD data).
