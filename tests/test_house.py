@@ -83,7 +83,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "tuning": """
             settings distillation optimizer tuning_data tuning_state loop rank_one teachers views
-            taught_source job tuned_bundle stages __init__
+            taught_source traced_student job tuned_bundle stages __init__
         """,
     },
     {

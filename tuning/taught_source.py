@@ -18,7 +18,7 @@ from ..bundle.staging import telling
 from ..data.batching import by_length
 from ..data.label_encoding import IGNORED, are_tags
 from ..errors import InputError, cut
-from ..models.checkpoint import load_model
+from ..models.tracing.traced_model import load_classifier
 from .distillation import Targets, soft_targets
 from .settings import Taught
 from .teachers import Teacher
@@ -101,7 +101,7 @@ class TaughtSource(Source):
                 yield from (None for _ in batches)
                 continue
             if teacher not in loaded:
-                loaded = {teacher: load_model(teacher.source).to(device)}
+                loaded = {teacher: load_classifier(teacher.source).to(device)}
             part = file.with_suffix(".part")
             array = _opened(part, (int(self._starts[-1]), self.architecture.classes))
             for indices in batches:
