@@ -32,6 +32,8 @@ def arguments(command: Command) -> None:
     command.take(make, "html", metavar="FILE")
     command.take(Recipe, "fast")
     command.take(Recipe, "members", type=positive, metavar="M")
+    command.take(make, "teachers", nargs="+", action="extend", metavar="MODEL")
+    command.take(make, "unlabelled", metavar="FILE")
     command.take(make, "force")
     command.heading("advanced")
     shared.data_options(command)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..tuning import tune
-from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
+from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, Taught, TuneReport
 from . import shared
 from .command_options import Command, call, parts, positive
 from .fuse import merge_error_text
@@ -19,18 +19,21 @@ EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tun
 
 def arguments(command: Command) -> None:
     """Define the options."""
-    every = (Jointly, PerMember, BatchEnsemble)
+    by_labels = (Jointly, PerMember, BatchEnsemble)
+    every = (*by_labels, Taught)
     shared.bundle(command, tune)
     command.take(tune, "data", metavar="FILE")
     command.heading("common")
     command.take(tune, "validation", metavar="FILE")
     command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
     command.take(tune, "force")
-    command.take(every, "epochs", type=positive, metavar="N")
-    command.take(every, "learning_rate", metavar="RATE")
+    command.take(every, "epochs", type=positive, metavar="N", also=" (default: 5, with --teachers 4)")
+    command.take(every, "learning_rate", metavar="RATE", also=" (default: 5e-05, with --teachers 0.0001)")
+    command.take(Taught, "teachers", nargs="+", action="extend", metavar="MODEL")
+    command.take(Taught, "unlabelled", metavar="FILE", also="; with --teachers")
     command.heading("advanced")
     shared.data_options(command)
-    command.take(every, "unfreeze")
+    command.take(by_labels, "unfreeze")
     command.take(every, "freeze", metavar="LAYERS")
     command.take(every, "mixed_precision")
     with command.one_of():
@@ -39,18 +42,24 @@ def arguments(command: Command) -> None:
         command.add("--batch-ensemble", action="store_true",
                     help="Give each member its own rank-one factors, and tune all members jointly")  # fmt: skip
     command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
-    command.take(BatchEnsemble, "fork_from", metavar="LAYER", also="; with --batch-ensemble")
+    command.take((BatchEnsemble, Taught), "fork_from", metavar="LAYER", also="; with --teachers own linear maps")
 
 
 def run(options: argparse.Namespace) -> int:
     """Tune and print the improvement."""
     if not options.per_member and hasattr(options, "keep_separate"):
         raise InputError("--keep-separate needs --per-member; members tuned jointly share these parts")
-    if hasattr(options, "fork_from") and not options.batch_ensemble:
-        raise InputError("--fork-from needs --batch-ensemble; add it, or omit --fork-from")
+    taught = hasattr(options, "teachers")
+    if hasattr(options, "fork_from") and not (options.batch_ensemble or taught):
+        raise InputError("--fork-from needs --batch-ensemble or --teachers; add one, or omit --fork-from")
+    if hasattr(options, "unlabelled") and not taught:
+        raise InputError("--unlabelled needs --teachers; add them, or omit --unlabelled")
+    if taught and (options.per_member or options.batch_ensemble or hasattr(options, "unfreeze")):
+        raise InputError("--teachers excludes --per-member, --batch-ensemble and --unfreeze; omit them")
     place = Path(getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
+    kind = Taught if taught else kind
     how = call(kind, options, state=state)
     with shared.resumable(state):
         report = call(tune, options, how=how, reading=shared.read_options(options))

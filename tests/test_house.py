@@ -71,9 +71,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival
-            competitors report metric_names observation model_reports baselines bisect classes drawing
-            latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
+            cost_estimate evaluation_options profile_targets profile_report __init__ deep_ensemble dropout
+            fair_rival competitors report metric_names observation model_reports baselines bisect classes
+            drawing latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
@@ -81,13 +81,16 @@ FLOORS: list[dict[str, str]] = [
             worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models
             triton.triton_forms triton.repository triton.__init__ workers
         """,
-        "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
+        "tuning": """
+            settings distillation optimizer tuning_data tuning_state loop rank_one teachers views
+            taught_source traced_student job tuned_bundle stages __init__
+        """,
     },
     {
         "hub": "__init__ card_commands card_examples card_text card repository_files upload",
         "workflow": """
-            quality explore data_splits recipe stage_summaries time_estimate workspace make_bundle
-            __init__ digits_data digits_demo picture
+            quality explore data_splits recipe make_inputs stage_summaries time_estimate workspace
+            make_stages make_bundle __init__ digits_data digits_demo picture
         """,
     },
     {

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
+from hydrant.workflow import make_stages
 from hydrant.workflow.data_splits import MIN_EXAMPLES, parted
-from hydrant.workflow.make_bundle import _Job
+from hydrant.workflow.make_inputs import MakeInputs
+from hydrant.workflow.make_stages import Stages
 from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
@@ -235,6 +238,39 @@ def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoin
             assert record["settings"]["frozen"] == (0 if model["name"] == "control-whole" else fork)
 
 
+@pytest.mark.parametrize("members", [None, 1])
+def test_members_learn_from_teachers(
+    members: int | None, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Rows of the report: the result, the single model, one model taught by the mean, and the teachers; resumable."""
+    teachers = [save_checkpoint(tmp_path / f"teacher-{seed}", seed=seed) for seed in (1, 2)]
+    more = tmp_path / "unlabelled.csv"
+    more.write_text("text\n" + "\n".join(f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)))
+    recipe = Recipe(members=members, budget=1.2, epochs=1, learning_rate=1e-3) if members is None else Recipe(members=1)
+    made = partial(
+        make_small, tables, bert_checkpoint, tmp_path / "out", recipe=recipe, teachers=teachers, unlabelled=more,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        made(say=stopping_at("tune"))
+    files = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out.make/outputs/teachers").iterdir()}
+    assert files, "teachers ran once"
+    report = made()
+    kinds = [model["kind"] for model in report.stages["evaluate"]["models"]]
+    tuned = report.stages["tune"]["tuned"]
+    taught = ["taught" if tuned else "single"]
+    assert report.examples["unlabelled"] == len(more.read_text().splitlines()) - 1
+    if members == 1:
+        assert kinds == [*taught, "single", "checkpoint", "teachers"]
+    else:
+        assert [kinds[0], *kinds[-1:]] == ["bundle", "teachers"]
+        assert len(Bundle.open(report.bundle).plan().members) == 2
+        assert (tmp_path / "out.control/taught-by-mean").is_dir()
+    assert report.stages["teachers"]["temperature"] > 0
+    for wrong in ({"recipe": Recipe(fast=True)}, {"recipe": Recipe(members=3)}, {"teachers": ()}):
+        with pytest.raises(InputError, match="teachers"):
+            made(**wrong)
+
+
 @given(
     counts=st.tuples(*[st.integers(3 * MIN_EXAMPLES, 200)] * 2),
     tested=st.booleans(),
@@ -384,7 +420,7 @@ def test_members_that_lose_too_much_are_planned_and_tuned_again(
 ) -> None:
     """Interrupting the second tuning does not repeat the first."""
     shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(MODULE, "MARGIN", -200.0)  # impossible
+    monkeypatch.setattr(make_stages, "MARGIN", -200.0)  # impossible
     tuned, tune, plan_heads = [], hydrant.tune, hydrant.plan_heads
 
     def other(*values: Any, keep: hydrant.Budget, seed: int, **named: Any) -> HeadPlan:
@@ -417,9 +453,11 @@ def test_circuits_are_searched_on_the_data_that_choose(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     recipe = Recipe(members=2, budget=1.2, method="circuit,random")
-    job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
-    parts = job.read(tables["train"], tables["validation"], tables["ood"], None, None)
-    job._plan(tmp_path / "plan.json", parts, to_tune=True)
+    call = MakeInputs(bert_checkpoint, recipe.resolved(0), (), hydrant.Reading(), 0)
+    parts = call.read(tables["train"], tables["validation"], tables["ood"], None, None, None)
+    Stages(call, Workspace(tmp_path / "out.make", {}), "out", print, no_progress)._plan(
+        tmp_path / "plan.json", parts, to_tune=True
+    )
     facts = HeadPlan.load(tmp_path / "plan.json").provenance["circuit"]
     assert (facts["objective"], facts["ood_examples"]) == ("separation", 36), "the half that chooses"
     for unknown, task in ((None, "classification"), (parts.choosing, "score")):  # regression has no entropy

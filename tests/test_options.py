@@ -28,7 +28,7 @@ from support import fresh_python
     (lambda: hydrant.Coverage(1.5), "coverage"),
     (lambda: hydrant.Risk(0), "risk"),
     (lambda: hydrant.Recipe(members=0), "members"),
-    (lambda: hydrant.Recipe(members=1, epochs=7), "epochs = 7"),
+    (lambda: hydrant.Recipe(members=1, epochs=7).resolved(0), "epochs = 7"),
     (lambda: hydrant.Recipe(method="taylor,dropout,random"), "dropout"),
     (lambda: hydrant.FalseAlarm(score="luck"), "luck"),
     (lambda: hydrant.Conformal(0.1, "raps"), "raps"),

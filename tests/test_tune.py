@@ -398,12 +398,13 @@ def test_members_tuned_alone(still: Path, tmp_path: Path) -> None:
     assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
 
 
-def interrupted_after(updates: int) -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
+def interrupted_after(updates: int, part: str = "epoch") -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
+    """A progress display that stops after some steps of the parts whose title contains ``part``."""
     left = [updates]
 
     def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
         for step in steps:
-            if "epoch" in title:
+            if part in title:
                 if not left[0]:
                     raise KeyboardInterrupt
                 left[0] -= 1

@@ -9,15 +9,15 @@ from ..bundle.store import Bundle, resolve
 from ..data.data_options import DataOptions
 from ..errors import require
 from ..progress import Progress, no_progress
-from .settings import BatchEnsemble, Jointly, PerMember, TuneReport
+from .settings import BatchEnsemble, Jointly, PerMember, Taught, TuneReport
 
-__all__ = ["BatchEnsemble", "Jointly", "PerMember", "TuneReport", "tune"]
+__all__ = ["BatchEnsemble", "Jointly", "PerMember", "Taught", "TuneReport", "tune"]
 
 
 def tune(
     bundle: Bundle | str | Path,
     data: Any,
-    how: Jointly | PerMember | BatchEnsemble = Jointly(),
+    how: Jointly | PerMember | BatchEnsemble | Taught = Jointly(),
     *,
     validation: Any = None,
     output: str | Path | None = None,
@@ -45,6 +45,7 @@ def tune(
         how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: tune each member alone, average the shared parts, and report
             the merge error; the merged ensemble is kept if it improves on the bundle.
             ``BatchEnsemble(fork_from=4, …)``: members share all weights and differ by rank-one factors.
+            ``Taught(teachers=["seed-0/", "seed-1/", "seed-2/"])``: each member learns from one checkpoint.
         validation: labelled validation data (default: one in ten training examples).
         output: folder of the tuned bundle (default: overwrite BUNDLE, without --force).
         force: replace an existing bundle at the output folder.

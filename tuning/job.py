@@ -1,14 +1,17 @@
-"""The ways to tune: jointly, as a BatchEnsemble, or each member alone; weights equal in all are tuned as one."""
+"""The ways to tune: jointly, as a BatchEnsemble, from teachers, or alone; weights equal in all are tuned as one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +20,15 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
-from ..fusion import FusedClassifier, measure_merge_error
+from ..fusion import FusedClassifier, TracedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
+from .distillation import Targets, distillation_loss
 from .loop import Trained, measure, train
-from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .settings import BatchEnsemble, Epoch, best_epoch, derived_seed
+from .rank_one import draw, first_layer, is_factor, linear_maps, merged, with_factors
+from .settings import BatchEnsemble, Epoch, PerMember, Taught, best_epoch, derived_seed
+from .taught_source import TaughtSource
+from .teachers import Teacher
+from .traced_student import TracedStudent
 from .tuning_data import TuningData
 from .tuning_state import State
 
@@ -32,11 +39,13 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Job(TuningData):
-    """The untuned ensemble, its tuning data, and the digests of both sources."""
+    """The untuned ensemble, fused or traced, its tuning data, and the digests of both sources."""
 
     bundle: Bundle
-    ensemble: FusedClassifier
+    ensemble: Any
     digests: tuple[str, str]
+    unseen: list[str]  # classes without a labelled example
+    teachers: list[Teacher]
 
     def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
         """Return a module that takes over weights [G, …]."""
@@ -58,13 +67,14 @@ class Job(TuningData):
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
         chosen = {**self.settings.to_json(), "how": type(self.settings.how).__name__}
-        facts = {"schema": SCHEMA, "settings": chosen, "data": self.digests, "bundle": files}
+        teachers = {"teachers": [each.sha256 for each in self.teachers]} if self.teachers else {}
+        facts = {**teachers, "schema": SCHEMA, "settings": chosen, "data": self.digests, "bundle": files}
         return Checkpoint(None if folder is None else Path(folder), facts, "tuning")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result: ``weights`` if better, histories of ``members`` tuned alone, ``factored`` modules."""
+    """The result: ``weights`` if better, histories of ``members`` tuned alone, each member's ``own`` linear maps."""
 
     weights: Weights | None
     before: Epoch
@@ -72,7 +82,7 @@ class Outcome:
     history: tuple[Epoch, ...] = ()
     members: tuple[tuple[Epoch, ...], ...] = ()
     drift: dict[str, Any] | None = None
-    factored: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     @property
     def epochs(self) -> int:
@@ -89,6 +99,22 @@ _STAY_ALIKE = (
 def member_seed(seed: int, member: int) -> int:
     """Return the seed of one member tuned alone; the first keeps the given seed."""
     return derived_seed(seed, member) if member else seed
+
+
+def tune_members(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
+    """Tune in the way that the settings name; parts in ``separate`` are not averaged."""
+    how = job.settings.how
+    match how:
+        case _ if isinstance(job.ensemble, TracedClassifier):
+            return tune_traced(job, checkpoint)
+        case PerMember():
+            return tune_alone(job, separate, checkpoint)
+        case BatchEnsemble():
+            return tune_batch_ensemble(job, how, checkpoint)
+        case Taught():
+            return tune_taught(job, how, checkpoint)
+        case _:
+            return tune_jointly(job, checkpoint)
 
 
 def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
@@ -109,7 +135,65 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
             parameter.requires_grad_(is_factor(name))
     done = train(job, module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
     weights = None if done.weights is None else merged(done.weights)
-    return Outcome(weights, done.history[0], done.best, done.history, factored=factored)
+    return Outcome(weights, done.history[0], done.best, done.history, own=factored)
+
+
+def tune_taught(job: Job, how: Taught, checkpoint: Checkpoint) -> Outcome:
+    """Let members learn from their teachers, with linear maps of their own from a layer on."""
+    ensemble = job.ensemble
+    shared = shared_form(ensemble.state_dict())
+    own: list[str] = []
+    if how.gives_own(ensemble.members):
+        own = [name for name, *_ in linear_maps(job.module(shared), first_layer(ensemble, how))]
+    shared |= {f"{name}.weight": _each(shared[f"{name}.weight"], ensemble.members) for name in own}
+    with _with_teachers(job, checkpoint) as taught:
+        done = train(taught, job.module(shared), State(checkpoint, "all"))
+    weights = done.weights
+    if weights is not None:  # a bundle stores the bias beside the weight, in as many groups
+        biases = {name: f"{name}.bias" for name in own if f"{name}.bias" in weights}
+        weights = weights | {bias: _each(weights[bias], ensemble.members) for bias in biases.values()}
+    return Outcome(weights, done.history[0], done.best, done.history, own=tuple(own))
+
+
+def tune_traced(job: Job, checkpoint: Checkpoint) -> Outcome:
+    """Tune a traced model as a whole, by its members together: from labels, or each from its teacher."""
+    if job.ensemble.members > 1 and len(set(job.ensemble.plan.members)) == 1:
+        log.warning("all members of %s keep the same heads, and stay equal; fuse by a plan with different heads",
+                    job.bundle.path)  # fmt: skip
+    student: Any = TracedStudent(job.ensemble)
+    with _with_teachers(job, checkpoint) as taught:
+        done = train(taught, student, State(checkpoint, "all"))
+    return Outcome(done.weights, done.history[0], done.best, done.history)
+
+
+@contextmanager
+def _with_teachers(job: Job, checkpoint: Checkpoint) -> Iterator[Job]:
+    """Yield the job with the teachers' outputs as targets; itself without teachers."""
+    how = job.settings.how
+    if not isinstance(how, Taught):
+        yield job
+        return
+    if how.teacher_outputs is None and checkpoint.folder is not None:
+        checkpoint.create()
+    with ExitStack() as ends:
+        place = how.teacher_outputs or checkpoint.folder or ends.enter_context(TemporaryDirectory(prefix="hydrant."))
+        kind, mean = _targets(job), how.mean_of_teachers or job.ensemble.members == 1
+        source = TaughtSource(job, how, job.teachers, kind, mean, job.digests[0], Path(place) / "teachers")
+        loss = partial(distillation_loss, kind=kind, softening=how.softening)
+        yield replace(job, training=source, loss=loss)
+
+
+def _each(tensor: Tensor, members: int) -> Tensor:
+    """Copy a weight [G, …] for each member, [M, …]."""
+    return tensor.expand(members, *tensor.shape[1:]).clone()
+
+
+def _targets(job: Job) -> Targets:
+    """Return the kind of the task's targets."""
+    task, labels = job.ensemble.architecture.task, job.training.labels
+    if task == "score":
+        return "labels" if labels.dtype == np.int64 else "scores"
+    return "labels" if task == "multi_label" else "classes"
 
 
 def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:

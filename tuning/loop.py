@@ -24,7 +24,7 @@ from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation
-from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
+from .optimizer import GRADIENT_NORM, make_optimizer, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch, derived_seed
 from .tuning_data import Source, TuningData, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
@@ -143,28 +143,29 @@ class _Run:
         """Run the remaining updates of an epoch."""
         batches = epoch_batches(self.job.training.lengths, self.job.settings.batch_size, self.job.settings.seed, epoch)
         rest = batches[self.point.updates - (epoch - 1) * self.steps :]
+        training = self.job.training.at_epoch(epoch)
         self.module.train()
         saved = time.monotonic()
         for indices in self.job.progress(rest, len(rest), self._words(epoch)):
-            self._update(indices)
+            self._update(training, indices)
             if time.monotonic() - saved >= SAVE_SECONDS:
                 self.point.seconds = spent + time.monotonic() - begun
                 self.state.save(self.point, self.module, self.optimizer.optimizer)
                 saved = time.monotonic()
         self.module.eval()
 
-    def _update(self, indices: np.ndarray) -> None:
+    def _update(self, training: Source, indices: np.ndarray) -> None:
         """Make one optimizer step."""
         point, settings = self.point, self.job.settings
         factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.how.learning_rate * factor
         torch.manual_seed(derived_seed(settings.seed, point.updates))  # independent of earlier draws
-        tensors, labels = self.job.training.batch(indices)
+        tensors, labels = training.batch(indices)
         device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
             logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
-        loss = member_loss(logits, torch.from_numpy(labels).to(device), self.module.architecture.score_activation)
+        loss = self.job.loss(logits, torch.from_numpy(labels).to(device), self.module.architecture.score_activation)
         step_loss = float(loss.detach())
         if not math.isfinite(step_loss):
             raise self._diverged("loss", step_loss)
@@ -202,7 +203,7 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
     return f"tune with a lower learning rate than {how.learning_rate:g}, such as {how.learning_rate / 10:g}"
 
 
-def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
+def measure(module: Any, source: Source, settings: Settings) -> dict[str, Any]:
     """NLL, accuracy and ECE at the best temperature, for regression NLL and RMSE; leaves the evaluation mode on."""
     outputs = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels

@@ -17,7 +17,7 @@ from ..bundle.architecture import PROJECTIONS
 from ..errors import InputError, cut
 from ..fusion import FusedClassifier
 from ..fusion.grouped import GroupedLinear
-from .settings import BatchEnsemble
+from .settings import BatchEnsemble, Taught
 
 INPUT, OUTPUT = ".input_factor", ".output_factor"  # r and s among a module's parameters
 
@@ -55,18 +55,18 @@ class RankOneLinear(GroupedLinear):
         return weight * r * s, bias
 
 
-def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
-    """Return the first layer that gets factors, checked against the layers that the bundle's members share."""
+def first_layer(ensemble: FusedClassifier, how: BatchEnsemble | Taught) -> int:
+    """Return the first layer that gets own weights, checked against the layers that the bundle's members share."""
     facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
     if ensemble.members < 2:
         raise InputError("the bundle has one member; expected several: `hydrant fuse MODEL --members 3`, or a plan")
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
-        wrong = "the members come from several checkpoints, adapters or an earlier BatchEnsemble"
+        wrong = "the members come from several checkpoints or adapters, or an earlier tuning gave them own weights"
         fix = "fuse with `hydrant fuse MODEL --members 3` or a plan"
         raise InputError(f"{wrong}; expected members of one checkpoint: {fix}")
     first = fork if fork < layers else 0
     if how.fork_from is None:
-        return first
+        return layers - 1 if isinstance(how, Taught) and fork == layers else first
     if type(how.fork_from) is not int or not first <= how.fork_from < layers:
         wrong = f"fork_from is {cut(how.fork_from)}"
         raise InputError(f"{wrong}; expected a layer from {first}, where members fork, to {layers - 1}")
@@ -76,7 +76,7 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
 def with_factors(module: FusedClassifier, first: int) -> list[str]:
     """Add factors of one to every shared linear map from a layer on; return the names of the maps."""
     names = []
-    for name, linear, maps in list(_linear_maps(module, first)):
+    for name, linear, maps in list(linear_maps(module, first)):
         if linear.weight.shape[0] == 1:
             parent, _, attribute = name.rpartition(".")
             owner: Any = module.get_submodule(parent)
@@ -126,7 +126,7 @@ def adapter_metadata(modules: list[str]) -> dict[str, Any]:
     return {"adapted": adapted, "separate": sorted({"pooler", "classifier"}.intersection(names))}
 
 
-def _linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:
+def linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:
     """Yield name, module and number of maps of every linear map from a layer on."""
     for name, part in module.named_modules():
         pieces = name.split(".")

@@ -88,7 +88,7 @@ class BatchEnsemble(Jointly):
     are multiplied into one weight for each member.
 
     Attributes:
-        fork_from: first layer with rank-one factors (default: the plan's fork). Layers below it stay one trunk. The
+        fork_from: first layer with own factors (default: the plan's fork). Layers below it stay one trunk. The
             default is 0 if all members keep the same heads.
         deviation: standard deviation of the initial factors around 1.
         factors_only: tune only the factors, not the shared weights.
@@ -105,9 +105,54 @@ class BatchEnsemble(Jointly):
             raise InputError("factors_only (--factors-only) excludes unfreeze (--unfreeze); expected one of them")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Taught(Jointly):
+    """Learn from teachers: each member from one, or one member from their mean (Hinton et al. 2015, Tran et al. 2020).
+
+    A teacher is a checkpoint of the same classes and preprocessing, of any size. Each member learns its teacher's
+    probabilities; labels only choose the epoch. All layers are trained. From ``fork_from`` on, each member has its own
+    linear maps.
+
+    Attributes:
+        teachers: checkpoints to learn from, one for each member; one member learns their mean.
+        unlabelled: further inputs to learn from; labels are ignored.
+        softening: temperature of the softmax of teachers and members in the loss.
+        mean_epochs: first epochs in which every member learns the teachers' mean.
+        mean_of_teachers: every member learns the teachers' mean in all epochs.
+        views: number of fixed views of the inputs; each epoch takes the next. The first is unchanged; in others images
+            are mirrored and shifted, and in texts 15 % of the tokens are hidden (token cutoff, Shen et al. 2020).
+        fork_from: first layer with own linear maps (default: the plan's fork, else the last layer).
+        teacher_outputs: folder that keeps the teachers' logits for later calls (default: with the progress).
+    """
+
+    teachers: Sequence[str | Path] = ()
+    unlabelled: Any = None
+    epochs: int = 4
+    learning_rate: float = 1e-4
+    freeze: int | None = 0
+    softening: float = 2.0
+    mean_epochs: int = 0
+    mean_of_teachers: bool = False
+    views: int = 4
+    fork_from: int | None = None
+    teacher_outputs: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self, "softening", 0 < self.softening < math.inf, "a finite number above 0, such as 2")
+        _check(self, "views", self.views >= 1, "a whole number, 1 or more")
+
+    def gives_own(self, members: int) -> bool:
+        """Return True if each member gets linear maps of its own."""
+        return members > 1 and not self.mean_of_teachers
+
+
 def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
     if not fits:
         raise InputError(f"{name} is {cut(getattr(options, name))}; expected {expected}")
+
+
+TAUGHT = ["softening", "mean_epochs", "mean_of_teachers", "views", "fork_from"]  # settings of the result
 
 
 @dataclass(frozen=True)
@@ -126,6 +171,7 @@ class Settings:
         """The settings that determine the result, as a JSON object."""
         names = ["epochs", "learning_rate", "weight_decay", "warmup", "patience", "device", "mixed_precision"]
         names += ["fork_from", "deviation", "factors_only"] if isinstance(self.how, BatchEnsemble) else []
+        names += TAUGHT if isinstance(self.how, Taught) else []
         chosen = {name: getattr(self.how, name) for name in names}
         return {**chosen, "batch_size": self.batch_size, "seed": self.seed, "frozen": self.trunk}
 

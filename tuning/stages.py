@@ -17,16 +17,18 @@ from ..bundle.data_overlap import warn_of_form
 from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..data.data_options import DataOptions
-from ..data.examples import check_folder, read_examples
+from ..data.examples import Examples, check_alike, check_folder, read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
-from ..fusion import FusedClassifier, load_ensemble
+from ..fusion import FusedClassifier, TracedClassifier, load_reference
 from ..progress import Progress
 from ..tasks.regression import loss_of
-from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly
+from .job import Job, Outcome, Weights, stored_form, tune_members
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
-from .settings import BatchEnsemble, Jointly, PerMember, Settings, TuneReport
+from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
+from .teachers import Student, checked_teachers
+from .traced_student import check_options, tuned_classifier
 from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
 from .tuning_data import Source, held_out_share
 
@@ -37,7 +39,9 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
           reading: DataOptions, seed: int, progress: Progress) -> TuneReport:  # fmt: skip
     """Tune a bundle; see :func:`hydrant.tune`."""
     begun = time.monotonic()
-    bundle.architecture()  # raises unless the family is declared
+    traced = not bundle.any_architecture().is_declared
+    if traced:
+        check_options(bundle, how)
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
@@ -49,17 +53,15 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
         checkpoint = job.checkpoint()
         if separate:  # parts that are already separate stay so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        match how:
-            case PerMember():
-                done = tune_alone(job, separate, checkpoint)
-            case BatchEnsemble():
-                done = tune_batch_ensemble(job, how, checkpoint)
-            case _:
-                done = tune_jointly(job, checkpoint)
+        done = tune_members(job, separate, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            ensemble = _assembled(job, done.weights, separate, list(done.factored))
+            ensemble: FusedClassifier | TracedClassifier
+            if traced:
+                ensemble = tuned_classifier(job.ensemble, done.weights)
+            else:
+                ensemble = _assembled(job, done.weights, separate, list(done.own))
             graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
@@ -86,8 +88,9 @@ def _job(
     paths = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
     if len(paths) == 2 and paths[0] == paths[1]:
         raise InputError(f"{data} is both data and validation; omit --validation to hold out a share")
-    ensemble = load_ensemble(bundle)
-    settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
+    ensemble: Any = load_reference(bundle)
+    traced = isinstance(ensemble, TracedClassifier)
+    settings = replace(settings, trunk=0 if traced else _left_alone(ensemble, settings.how))
 
     def read(source: Any, limit: int | None = None) -> Source:
         task = ensemble.architecture.task
@@ -107,21 +110,44 @@ def _job(
     else:
         held_out = read(validation)
         _check_alike(training, held_out)
+    unseen = _unseen(bundle, training)
+    teachers = []
+    if isinstance(settings.how, Taught):
+        if ensemble.members > 1 and not traced:
+            first_layer(ensemble, settings.how)  # raises if members cannot have own weights
+        if settings.how.unlabelled is not None:
+            training = _with_unlabelled(training, settings.how, bundle, ensemble, reading)
+        ready = Examples(training.inputs, None, training.name).ready
+        processor = None if ready else bundle.processor_for("compare it with the teachers'")
+        student = Student(bundle.labels, ensemble.architecture, processor)
+        teachers = checked_teachers(settings.how.teachers, ensemble.members, student, training.inputs)
     digests = training.digest(progress), held_out.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))
     warn_of_form(bundle, "tuning", training.name, training.fingerprint())
-    if unseen := _unseen(bundle, training):
+    if unseen:
         log.warning("%s has no example of %s; the members may unlearn it", training.name, listing(unseen))
-    return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests)
+    return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests, unseen, teachers)
+
+
+def _with_unlabelled(
+    training: Source, how: Taught, bundle: Bundle, ensemble: FusedClassifier, reading: DataOptions
+) -> Source:
+    """Return the training examples with further inputs to learn from."""
+    check_folder(how.unlabelled, ensemble.architecture.modality)
+    more = read_examples(how.unlabelled, None, columns=reading, role="unlabelled")
+    check_alike(Examples(training.inputs, None, training.name), more)
+    return training.extended(
+        more.inputs, more.processor(ensemble.architecture, partial(bundle.processor_for, "read unlabelled data"))
+    )
 
 
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     """Return the number of unchanged layers, counted from the input."""
     fork = ensemble.plan.fork
-    if isinstance(how, BatchEnsemble):
+    if isinstance(how, BatchEnsemble) or (isinstance(how, Taught) and how.gives_own(ensemble.members)):
         fork = min(fork, first_layer(ensemble, how))
-    elif "batch_ensemble" in ensemble.provenance:  # its members differ although they keep the same heads
+    elif {"batch_ensemble", "own_weights"} & {*ensemble.provenance}:  # members with the same heads also differ
         fork = min(fork, ensemble.trunk)
     shared = min(fork, ensemble.trunk)
     if how.freeze is None:
@@ -139,7 +165,7 @@ def _check_alike(training: Source, held_out: Source) -> None:
         raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: list[str]) -> FusedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> FusedClassifier:
     """Return the tuned module in the form that a bundle stores."""
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
@@ -147,10 +173,10 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], factored: l
         facts["checkpoints"] = job.ensemble.members
         facts["separate"] = sorted(separate)
         facts.pop("adapted", None)  # no shared weight with an update is left
-    if factored:
-        assert isinstance(job.settings.how, BatchEnsemble)
-        begins = {"fork_from": first_layer(job.ensemble, job.settings.how)}
-        facts |= {**adapter_metadata(factored), "batch_ensemble": begins}
+    how = job.settings.how
+    if own and isinstance(how, BatchEnsemble | Taught):
+        kind = "batch_ensemble" if isinstance(how, BatchEnsemble) else "own_weights"
+        facts |= {**adapter_metadata(own), kind: {"fork_from": first_layer(job.ensemble, how)}}
     module.provenance = facts
     return module
 
@@ -171,6 +197,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "epochs": done.epochs, "best_epoch": done.after.epoch,
         **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
+        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers]} if job.teachers else {}),
     }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
@@ -182,7 +209,7 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped:
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
         bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
-        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(_unseen(job.bundle, job.training)),
+        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(job.unseen),
         device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,

@@ -8,10 +8,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from ..bundle.architecture import Architecture
 from ..data.batching import Prepared, by_length, shuffled_by_length
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
-from ..data.label_encoding import are_tags, token_labels, word_starts
+from ..data.label_encoding import IGNORED, are_tags, token_labels, units, word_starts
 from ..data.processor import Processor
 from ..errors import InputError
 from ..fusion import FusedClassifier
 from ..progress import Progress
+from ..tasks import ScoreActivation
+from .optimizer import member_loss
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,17 +40,24 @@ CHUNK = 64
 class Source:
     """Labelled examples as batches of tensors; texts are tokenised once, images prepared batch by batch."""
 
+    views = 1  # forms of each input, of which an epoch takes one
+
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
         self.name, self.title = examples.source, examples.name  # for messages, and for reports
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N], index of each example in the data
-        self._inputs, self._modality = examples.inputs, architecture.modality
+        self._inputs, self.architecture = examples.inputs, architecture
         self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
         self.lengths = self._ready.lengths
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The raw inputs, in order."""
+        return [self._inputs[place] for place in self.places.tolist()]
 
     def subset(self, chosen: np.ndarray) -> Source:
         """Return the examples for which boolean ``chosen`` [N] is True."""
@@ -56,10 +65,32 @@ class Source:
         part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
         return part
 
+    def extended(self, inputs: Sequence[Any], processor: Processor) -> Source:
+        """Return the examples with further inputs, whose labels are arbitrary."""
+        labels = self.labels
+        if are_tags(labels):
+            words = max(labels.shape[1], *map(units, inputs))
+            labels = np.pad(labels, ((0, 0), (0, words - labels.shape[1])), constant_values=IGNORED)
+            more = np.where(np.arange(words) < np.array([[units(item)] for item in inputs]), 0, IGNORED)
+        else:
+            more = np.zeros((len(inputs), *labels.shape[1:]), labels.dtype)
+        examples = Examples([*self.inputs, *inputs], np.concatenate([labels, more]), self.name)
+        both = Source(examples, processor, self.architecture)
+        both.title = f"{self.title} and {len(inputs)} unlabelled inputs"
+        return both
+
+    def at_epoch(self, epoch: int) -> Source:  # noqa: ARG002 - for subclasses
+        """Return the examples of an epoch: the same in each."""
+        return self
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and labels [B] of some examples; for tags, token labels [B, T]."""
         _, tensors = self._ready.batch(self.places[indices])
-        return tensors, self.aligned(indices)
+        return tensors, self.targets(indices)
+
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """Return what members learn from some examples: their labels."""
+        return self.aligned(indices)
 
     def aligned(self, indices: np.ndarray) -> np.ndarray:
         """Return labels [B] of some examples; for tags, token labels [B, T], with T the longest example."""
@@ -71,7 +102,7 @@ class Source:
 
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the inputs (``data.fingerprints``)."""
-        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
+        return fingerprint_of(self.inputs, self.architecture.modality)
 
     def digest(self, progress: Progress) -> str:
         """Return the SHA-256 of all tensors and labels, in data order; prepares every input once."""
@@ -106,18 +137,21 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
 
 MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
+UpdateLoss = Callable[[Tensor, Tensor, ScoreActivation], Tensor]
+"""Members' logits [M, B, …, C], the labels of a batch, and the activation of scores → the loss."""
 HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
 
 
 @dataclass(frozen=True)
 class TuningData:
-    """Training and validation data, settings, the accelerator and the progress display."""
+    """Training and validation data, settings, accelerator, progress display, and the loss of an update."""
 
     training: Source
     held_out: Source
     settings: Settings
     accelerator: Any
     progress: Progress
+    loss: UpdateLoss = field(default=member_loss, kw_only=True)
 
 
 @contextmanager
@@ -141,10 +175,11 @@ class Activations(Source):
         width, fixed = module.architecture.width, module.architecture.modality == "image"
         tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(tokens)])
-        self._kept = _room(int(self._starts[-1]), width, file)
+        self._kept = _room(int(self._starts[-1]), width, file) if source.views == 1 else None
         self._real = np.ones(int(self._starts[-1]), bool)  # padding may also precede tokens
         if self._kept is None:
-            log.info("too little disk space for the activations of %s; the trunk runs in every epoch", source.title)
+            why = "too little disk space for the activations" if source.views == 1 else "several views"
+            log.info("%s of %s; the trunk runs in every epoch", why, source.title)
             return
         batches = by_length(source.lengths, job.settings.batch_size)
         for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):
@@ -154,18 +189,24 @@ class Activations(Source):
                 count = here.stop - here.start
                 self._kept[here], self._real[here] = hidden[row, :count], real[row, :count]
 
+    def at_epoch(self, epoch: int) -> Source:
+        """Return the activations with the targets of an epoch."""
+        now = copy(self)
+        now._source = self._source.at_epoch(epoch)
+        return now
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return activations [B, T, d], their mask [B, T], and labels [B] or [B, T]."""
+        """Return activations [B, T, d], their mask [B, T], and targets, such as labels [B] or [B, T]."""
         if self._kept is None:
             hidden, real = self._run(indices)
-            return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+            return {HIDDEN: hidden, REAL: real}, self._source.targets(indices)
         counts = self._starts[indices + 1] - self._starts[indices]
         real = np.zeros((len(indices), counts.max()), bool)
         hidden = np.zeros((*real.shape, self._kept.shape[1]), np.float32)
         for row, place in enumerate(indices):
             here = slice(self._starts[place], self._starts[place + 1])
             hidden[row, : counts[row]], real[row, : counts[row]] = self._kept[here], self._real[here]
-        return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+        return {HIDDEN: hidden, REAL: real}, self._source.targets(indices)
 
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the trunk's output for some examples [B, T, d], and the mask of real tokens [B, T]."""

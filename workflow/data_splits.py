@@ -28,7 +28,7 @@ MAX_SHARED = 0.5
 
 @dataclass(frozen=True)
 class Parts:
-    """Examples by use; ``unknown_…`` are OOD data, or ``None``."""
+    """Examples by use; ``unknown_…`` are OOD data, or ``None``; ``unlabelled``: further inputs that teachers label."""
 
     training: Examples
     choosing: Examples
@@ -36,10 +36,12 @@ class Parts:
     reporting: Examples
     unknown_fitting: Examples | None
     unknown_reporting: Examples | None
+    unlabelled: Examples | None = None
 
     def counts(self) -> dict[str, int | None]:
         """Return the number of examples in each part."""
-        return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+        counts = {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+        return {name: count for name, count in counts.items() if count or name != "unlabelled"}
 
 
 def parted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
 from ..calib.taps import DistanceForm
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tasks import TaskName
-from ..tuning.settings import Device, Jointly, MixedPrecision
+from ..tuning.settings import Device, Jointly, MixedPrecision, Taught
 
 EVERY_TOKEN = 1.5
 """Default budget if the last layer runs on every token: three members can diverge in the last third."""
 
-OF_ENSEMBLES = ("budget", "method", "control", "epochs", "learning_rate", "mixed_precision", "device")
+MEMBERS, EPOCHS, TAUGHT_EPOCHS = 3, 2, 4
+
+OF_ENSEMBLES = ("budget", "method", "control")
+OF_TUNING = ("epochs", "learning_rate", "mixed_precision", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,8 @@ class Recipe:
     """Settings of ``make``.
 
     Attributes:
-        members: number of members; 1 calibrates the single model. It also fits its distance, in seconds.
+        members: number of members (default: 3, or one for each teacher). 1 calibrates the single model and fits its
+            distance, in seconds; with teachers, it first learns their mean.
         budget: largest cost, relative to the single model's operations (default: 1.0, or 1.5). It is 1.5 if
             the classifier reads every token or patch of the last layer.
         method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
@@ -35,8 +40,8 @@ class Recipe:
             keep their defaults.
         control: also tune the single model alike, to compare with. It is tuned above the members' fork and as a whole;
             both bundles are kept in ``OUTPUT.control``.
-        epochs: largest number of passes over the training data.
-        learning_rate: peak learning rate; only layers above the fork are trained.
+        epochs: largest number of passes over the training data (default: 2, with teachers 4).
+        learning_rate: peak learning rate; only layers above the fork are trained, with teachers all.
         mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
         device: device to tune on; auto is a GPU if PyTorch finds one.
         abstain: threshold for abstention.
@@ -44,12 +49,12 @@ class Recipe:
         distance_form: standardization of the distance, as in ``calibrate``: length or constant.
     """
 
-    members: int = 3
+    members: int | None = None
     budget: float | None = None
     method: str | Method = "taylor"
     fast: bool = False
     control: bool = False
-    epochs: int = 2
+    epochs: int | None = None
     learning_rate: float = 1e-4
     mixed_precision: MixedPrecision = "no"
     device: Device = "auto"
@@ -61,15 +66,10 @@ class Recipe:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
-        if not is_whole(self.members, 1):
+        if self.members is not None and not is_whole(self.members, 1):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 1 or more")
-        for name in OF_ENSEMBLES:
-            if self.single and getattr(self, name) != getattr(type(self), name):
-                raise InputError(
-                    f"{name} = {getattr(self, name)} is a setting of ensembles, but fast or members=1 asks for the "
-                    f"single model; omit one of them"
-                )
-        if self.fast and self.members not in (1, type(self).members):
+        self._check_single(OF_ENSEMBLES)
+        if self.fast and self.members not in (None, 1):
             raise InputError(f"members = {self.members} and fast exclude each other; omit one of them")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
@@ -81,6 +81,30 @@ class Recipe:
     def single(self) -> bool:
         """True for a bundle of one member with all heads, without tuning."""
         return self.fast or self.members == 1
+
+    def resolved(self, teachers: int) -> Recipe:
+        """Return the recipe with its defaults for a number of teachers."""
+        if not teachers:
+            self._check_single(OF_TUNING)
+            members = 1 if self.single else self.members or MEMBERS
+            return replace(self, members=members, epochs=self.epochs or EPOCHS)
+        if self.fast or self.control:
+            name = "fast" if self.fast else "control"
+            raise InputError(f"{name} excludes teachers, which train all members and their control; omit one of them")
+        members = self.members or teachers
+        if members not in (1, teachers):
+            wrong = f"members is {members} with {teachers} teachers"
+            raise InputError(f"{wrong}; expected one for each, or 1, which learns their mean")
+        return replace(self, members=members, epochs=self.epochs or TAUGHT_EPOCHS)
+
+    def _check_single(self, names: Sequence[str]) -> None:
+        """Reject settings that a single model does not have."""
+        for name in names if self.single else ():
+            if getattr(self, name) != getattr(type(self), name):
+                raise InputError(
+                    f"{name} = {getattr(self, name)} is a setting of ensembles, but fast or members=1 asks for the "
+                    "single model; omit one of them"
+                )
 
     def limit(self, architecture: Architecture) -> float:
         """Return the largest cost of a plan for this architecture."""
@@ -100,8 +124,14 @@ class Recipe:
 
     def tuning(self) -> Jointly:
         """Return the settings of the tuning."""
-        names = ("epochs", "learning_rate", "mixed_precision", "device")
-        return Jointly(**{name: getattr(self, name) for name in names})
+        return Jointly(**self._tuning())
+
+    def teaching(self, teachers: Sequence[str | Path], unlabelled: Any) -> Taught:
+        """Return the settings of learning from teachers."""
+        return Taught(**self._tuning(), teachers=teachers, unlabelled=unlabelled)
+
+    def _tuning(self) -> dict[str, Any]:
+        return {name: value for name in OF_TUNING if (value := getattr(self, name)) is not None}
 
 
 def _names(method: str | Method) -> list[str]:

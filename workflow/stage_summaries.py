@@ -158,6 +158,11 @@ def control_line(facts: Facts) -> str:
     return f"the single model tuned alike: {', '.join(gains)}"
 
 
+def teachers_line(facts: Facts) -> str:
+    """Describe the calibration of the teachers, the last row of the comparison."""
+    return f"their mean, to compare with: temperature {facts['temperature']:.3f}"
+
+
 def _scaled(facts: Facts) -> str:
     """Describe the temperature or the intervals."""
     if "intervals" in facts:

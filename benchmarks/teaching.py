@@ -1,0 +1,216 @@
+"""Learning from teachers: forks taught each by one checkpoint, one model taught by their mean, and the teachers.
+
+    python benchmarks/teaching.py clinc150 ../shared -o benchmarks/results/teaching-clinc150.json
+    python benchmarks/teaching.py banking77-oos ../shared --texts BANKING77-OOS -o …
+    python benchmarks/teaching.py vision ../shared -o …
+    python benchmarks/teaching.py clinc150 ../shared --labelled 2000 --unlabelled 10000 -o …
+
+Three teachers are trained once by the recipe of the study (``training.Members.full``); the first is MODEL. Every row is
+calibrated on the same half of the validation data (the other half chooses the epoch), with its distance; test data
+report. A variant is written as ``name:option=value,…`` with options of ``Taught`` and ``fork``, ``keep``, ``members``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+import hydrant
+import numpy as np
+from hydrant.bundle.head_plan import HeadPlan
+from hydrant.data.data_options import DataOptions
+from hydrant.data.examples import Examples, random_parts
+from hydrant.evaluation.report import REPORT
+from hydrant.models.plan_cost import cost_of
+from hydrant.tuning import Jointly, Taught
+from rivals import DECISIONS, FIGURES, Banking
+from study import Data
+from study_subjects import Clinc150, Vision
+from training import matmul
+
+FORKS, MEAN, TUNED = "forks", "mean", "tuned as a whole"
+SETTINGS = {
+    "clinc150": {"fork": 5, "keep": 4},
+    "banking77-oos": {"fork": 5, "keep": 4},
+    "vision": {"fork": 11, "keep": 2},
+}
+EPOCHS = 4
+
+
+class Study:
+    """One set: splits, teachers, and a folder for bundles."""
+
+    def __init__(
+        self, subject: Any, work: Path, labelled: int | None, unlabelled: int | None, train: Any, quick: bool
+    ) -> None:
+        self.subject, self.work, self.name, self.quick = subject, work, subject.name, quick
+        data: Data = subject.data
+        self.choosing, self.fitting = random_parts(data.validation, 2, 0)
+        order = np.random.default_rng(0).permutation(len(data.train))
+        self.train = data.train if labelled is None else data.train.take(np.sort(order[:labelled]))
+        self.unlabelled = None
+        if unlabelled is not None:
+            self.unlabelled = data.train.take(np.sort(order[labelled or 0 :][:unlabelled])).inputs
+        self.teachers = [subject.single, *subject.members.deep()[1:]] if train is None else train(self.train)
+        self.model = self.teachers[0]
+        self.processor = subject.bundles.processor
+        self.precision = subject.bundles.precision
+
+    def calibrated(self, folder: Path) -> dict[str, Any]:
+        """Calibrate and evaluate a bundle; return figures, decisions and operations."""
+        data = self.subject.data
+        fit = None if self.quick else self.train
+        hydrant.calibrate(folder, self.fitting, data.ood_validation, fit=fit)
+        hydrant.evaluate(folder, data.test, data.ood_test)
+        bundle = hydrant.Bundle.open(folder)
+        model = bundle.read_json(REPORT)["models"][0]
+        operations = cost_of(bundle, sequence=None)
+        found = {"figures": {k: v["value"] for k, v in model["figures"].items()}, "decisions": model["decisions"]}
+        return {**found, "operations": operations.ratio, "temperature": model["temperature"]}
+
+    def plan(self, options: dict[str, Any], seed: int) -> HeadPlan:
+        """The plan of a variant: whole members, or pruned by Taylor scores from a fork on."""
+        from hydrant.models.checkpoint import load_model
+        from hydrant.models.family_registry import architecture_of
+
+        shape = architecture_of(load_model(self.model))
+        members, fork, keep = options["members"], options["fork"], options["keep"]
+        if members == 1 or keep == shape.heads:
+            return HeadPlan.all_heads(shape.family, shape.layers, shape.heads, members)
+        return hydrant.plan_heads(
+            self.model, self.choosing, "taylor", members=members, keep=keep, fork_from=fork, seed=seed,
+            processor=self.processor,
+        )  # fmt: skip
+
+    def row(self, name: str, seed: int, how: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Build one variant, or read its figures from an earlier run."""
+        place = self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}-{seed}"
+        done = place.with_suffix(".json")
+        if done.is_file():
+            return json.loads(done.read_text())
+        for folder in (place, place.with_suffix(".untuned")):
+            shutil.rmtree(folder, ignore_errors=True)
+        untuned = place.with_suffix(".untuned")
+        hydrant.save_bundle(hydrant.fuse(self.model, self.plan(options, seed)), untuned, self.processor)
+        started, cpu = time.perf_counter(), time.process_time()
+        with matmul(self.precision):
+            report = hydrant.tune(
+                untuned, self.train, how, validation=self.choosing, output=place, seed=seed,
+                reading=DataOptions(batch_size=32),
+            )  # fmt: skip
+        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        facts = {
+            "seed": seed,
+            **spent,
+            "epochs": report.epochs,
+            "best_epoch": report.best_epoch,
+            **self.calibrated(place),
+        }
+        shutil.rmtree(untuned)
+        done.write_text(json.dumps(facts, default=str))
+        return facts
+
+    def fixed(self, name: str, models: Sequence[Path]) -> dict[str, Any]:
+        """The single model, or the teachers as an exact Deep Ensemble."""
+        place = self.work / f"{'quick-' * self.quick}{name}"
+        done = place.with_suffix(".json")
+        if done.is_file():
+            return json.loads(done.read_text())
+        shutil.rmtree(place, ignore_errors=True)
+        separate: dict[str, Any] = {"keep_separate": ["all"]} if len(models) > 1 else {}
+        hydrant.save_bundle(hydrant.fuse(list(map(str, models)), **separate), place, self.processor)
+        facts = self.calibrated(place)
+        done.write_text(json.dumps(facts, default=str))
+        return facts
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("set", choices=["clinc150", "banking77-oos", "vision"])
+    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
+    parser.add_argument("--texts", type=Path, help="folder BANKING77-OOS")
+    parser.add_argument("--work", type=Path, help="cache folder (default out/studies/SET)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--labelled", type=int, help="labelled training examples (default: all)")
+    parser.add_argument("--unlabelled", type=int, help="further examples whose labels are hidden")
+    parser.add_argument("--variants", nargs="*", default=[FORKS, MEAN, TUNED], help="NAME or NAME:OPTION=VALUE,…")
+    parser.add_argument("--quick", action="store_true", help="without the distance, for curves")
+    options = parser.parse_args()
+    work = options.work or Path("out/studies") / options.set
+    kinds: dict[str, Any] = {"clinc150": Clinc150, "vision": Vision}
+    subject = kinds[options.set](options.shared, work, 1) if options.set in kinds else Banking(
+        options.shared, work, 1, options.texts
+    )  # fmt: skip
+    place = work / ("teaching" if options.labelled is None else f"teaching-{options.labelled}-{options.unlabelled}")
+    place.mkdir(parents=True, exist_ok=True)
+    train = None if options.labelled is None else lambda examples: few(subject, place, examples)
+    study = Study(subject, place, options.labelled, options.unlabelled, train, options.quick)
+    report: dict[str, Any] = {**harness.about(subject.data.sizes()), "rows": {}}
+    rows = report["rows"]
+    rows["single"] = [study.fixed("single", study.teachers[:1])]
+    rows["teachers"] = [study.fixed("teachers", study.teachers)]
+    for seed in range(options.seeds):
+        for variant in options.variants:
+            name, how, plan = variant_of(variant, study, options.set)
+            rows.setdefault(name, []).append(study.row(name, seed, how, plan))
+            harness.save(options.output, report)
+    print(text := tables(rows))
+    if options.output:
+        options.output.with_name(f"{options.output.stem}-tables.md").write_text(
+            f"# Teaching: {options.set}\n\n{text}\n"
+        )
+
+
+def few(subject: Any, place: Path, examples: Examples) -> list[Path]:
+    """Teachers trained on few labelled examples; all three are new."""
+    subject.members.examples, subject.members.work = examples, place
+    return [subject.members.full(seed) for seed in range(3)]
+
+
+def variant_of(text: str, study: Study, kind: str) -> tuple[str, Any, dict[str, Any]]:
+    """Parse a variant → its name, how to tune, and its plan."""
+    kind_of, _, more = text.partition(":")
+    options = {key: json.loads(value) for key, value in (each.split("=") for each in more.split(",") if each)}
+    plan = {"members": 3 if kind_of == FORKS else 1, **SETTINGS[kind]}
+    plan |= {name: options.pop(name) for name in list(options) if name in plan}
+    common = {"epochs": EPOCHS, "learning_rate": 1e-4, "patience": 10, **options}
+    if kind_of == TUNED:
+        return text, Jointly(freeze=0, **{**common, "learning_rate": 5e-5}), plan
+    how = Taught(teachers=study.teachers, unlabelled=study.unlabelled, teacher_outputs=study.work, **common)
+    return text, how, plan
+
+
+def tables(rows: dict[str, list[dict[str, Any]]]) -> str:
+    """Means over the seeds with their range, and the share of the teachers' gain in NLL that was kept."""
+    single, teachers = (rows[name][0]["figures"]["nll"] for name in ("single", "teachers"))
+    lines, decisions = [], []
+    for name, each in rows.items():
+        kept = (single - np.mean([row["figures"]["nll"] for row in each])) / (single - teachers)
+        shown = name if name in ("single", "teachers") else f"{name} ({len(each)} seeds)"
+        cells = [_cell(each, figure) for figure in FIGURES]
+        lines.append([shown, f"{each[0]['operations']:.2f}", *cells, f"{kept:.0%}"])
+        shares = [[row["decisions"].get(share) for row in each] for share in DECISIONS]
+        decisions.append([shown, *(_spread(share, "{:.1%}") if None not in share else "–" for share in shares)])
+    head = ["", "operations", *FIGURES.values(), "NLL gain kept"]
+    return f"{harness.table(head, lines)}\n\n{harness.table(['', *DECISIONS.values()], decisions)}"
+
+
+def _cell(rows: list[dict[str, Any]], figure: str) -> str:
+    keys = [f"{figure}.auroc", f"{figure}.fpr95"] if figure.startswith("ood.") else [figure]
+    if any(key not in row["figures"] for key in keys for row in rows):
+        return "–"
+    return " / ".join(_spread([row["figures"][key] for row in rows], "{:.3f}") for key in keys)
+
+
+def _spread(values: Sequence[Any], form: str) -> str:
+    mean, low, high = (form.format(value) for value in (np.mean(values), min(values), max(values)))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+if __name__ == "__main__":
+    main()
