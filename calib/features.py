@@ -25,27 +25,13 @@ from .taps import DistanceForm, named_taps, tap_weights
 
 log = logging.getLogger(__name__)
 
-Distances = Mapping[str, Density]
-"""Distances by name of their set of taps."""
-
-Squared = dict[str, np.ndarray]
-"""Squared distances at each tap [N, K], by the same names; of texts also their numbers of tokens [N] (``LENGTHS``)."""
-
-Reduced = Callable[[np.ndarray], np.ndarray]
-"""Function from distances of words to distances of spans."""
-
-EXISTING = "existing"
-"""Name of the bundle's existing distance; not one of ``calib.taps.SETS``."""
-
-MIN_SPREAD = 1e-3
-"""Lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features of width d."""
-
-MIN_TEXTS = 100
-"""Fewest validation texts for the form with the length; fewer take constants."""
-
-MIN_SCALE = 0.1
-"""Lowest scale ÷ its mean over the validation texts: the scale is positive for every length."""
-
+Distances = Mapping[str, Density]  # distances by name of their set of taps
+Squared = dict[str, np.ndarray]  # squared distances at each tap [N, K]; of texts also their tokens [N] (``LENGTHS``)
+Reduced = Callable[[np.ndarray], np.ndarray]  # function from distances of words to distances of spans
+EXISTING = "existing"  # name of the bundle's existing distance; not one of ``calib.taps.SETS``
+MIN_SPREAD = 1e-3  # lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features
+MIN_TEXTS = 100  # fewest validation texts for the form with the length; fewer take constants
+MIN_SCALE = 0.1  # lowest scale ÷ its mean over the validation texts: the scale is positive for every length
 STEEPEST = 30.0
 """Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values: where
 validation texts hardly differ in length, they do not determine it."""

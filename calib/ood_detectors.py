@@ -10,8 +10,7 @@ from ..errors import InputError, require
 from ..metrics.uncertainty import logsumexp
 from .mahalanobis import shrunk, unit, whitened
 
-BLOCK = 4096
-"""Number of examples processed at a time, to limit memory for float64 copies."""
+BLOCK = 4096  # number of examples processed at a time, to limit memory for float64 copies
 
 
 class Neighbours:

@@ -11,9 +11,7 @@ from ..taps import WEIGHED
 
 Line = tuple[str, str]
 
-DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}
-"""Titles of thresholds."""
-
+DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}  # titles of thresholds
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {

@@ -15,16 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import (
-    ABSTAIN,
-    OOD,
-    UNFITTED,
-    Calibration,
-    Conformal,
-    Intervals,
-    LabelDecisions,
-    Threshold,
-)
+from ...bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Conformal, Intervals, LabelDecisions, Threshold
 from ...errors import InputError, listing
 from ...metrics import class_metrics as metrics
 from ...metrics.labels import (
@@ -59,15 +50,11 @@ from .thresholds import (
 
 log = logging.getLogger(__name__)
 
-MIN_EXAMPLES = 10
-"""Lowest number of examples with a label, and without it, for a temperature and a threshold of its own."""
+MIN_EXAMPLES = 10  # lowest number of examples with a label, and without it, for a temperature of its own
 
 
-ENOUGH = 1000
-"""Number of examples that one temperature cannot overfit."""
-
-LEARNT = 0.995, 0.01
-"""From this accuracy and below this NLL a model may have been trained on the examples."""
+ENOUGH = 1000  # number of examples that one temperature cannot overfit
+LEARNT = 0.995, 0.01  # from this accuracy and below this NLL a model may have been trained on the examples
 
 
 @dataclass(frozen=True)
@@ -116,10 +103,7 @@ def _class_scores(sample: Sample, temperature: float) -> dict[str, np.ndarray]:
 
 
 def _thresholds(scores: Scores, ood_scores: Scores | None, wrong: np.ndarray, targets: Targets) -> dict[str, Threshold]:
-    return {
-        ABSTAIN: abstention(scores, wrong, targets.abstain),
-        OOD: flag_threshold(scores, ood_scores, targets.flags),
-    }
+    return {ABSTAIN: abstention(scores, wrong, targets.abstain), OOD: flag_threshold(scores, ood_scores, targets.flags)}
 
 
 def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
@@ -133,10 +117,7 @@ def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dic
             "ece": metrics.expected_calibration_error(outputs["probabilities"], sample.labels),
             "accuracy": metrics.accuracy(outputs["probabilities"], sample.labels),
         }
-        for name, outputs, each in (
-            ("before", summarise(sample.logits, 1.0), 1.0),
-            ("after", scores, temperature),
-        )
+        for name, outputs, each in (("before", summarise(sample.logits, 1.0), 1.0), ("after", scores, temperature))
     }
 
 

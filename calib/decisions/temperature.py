@@ -16,17 +16,10 @@ import numpy as np
 
 from ...metrics.uncertainty import blocks, logsumexp
 
-SIGMA = 0.5
-"""Standard deviation of log T before the data are seen."""
-
-LEAST_GAIN = 2.5
-"""Gain in log-likelihood, in nats over all examples, up to which T stays; twice this gain moves it by 94 %."""
-
-FOLDS = 5
-"""Parts of the examples, each measured at the temperature of the others."""
-
-STEP = 0.5
-"""Step in log T of the search for an interval that contains the best T."""
+SIGMA = 0.5  # standard deviation of log T before the data are seen
+LEAST_GAIN = 2.5  # gain in log-likelihood, nats over all examples, up to which T stays; twice it moves T by 94 %
+FOLDS = 5  # parts of the examples, each measured at the temperature of the others
+STEP = 0.5  # step in log T of the search for an interval that contains the best T
 
 
 def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, around: float = 1.0) -> float:

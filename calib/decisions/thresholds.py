@@ -20,21 +20,11 @@ from ...metrics.rates import beta_quantile, rate_range
 from ...metrics.uncertainty import uncertainty
 from .targets import Coverage, FalseAlarm, Risk
 
-Scores = Mapping[str, np.ndarray]
-"""Scores [N] of inputs, labels or spans by name, and their ``probabilities`` [N, C]."""
-
-DELTA = 0.05
-"""Probability that a bound on the selective risk fails."""
-
-COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
-"""Names of the two thresholds' levels in messages."""
-
-BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1); C · log 2 for multi-label models."""
-
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Shares of examples below the edges of a histogram, most certain first: deciles, finer at the uncertain end."""
-
+Scores = Mapping[str, np.ndarray]  # scores [N] of inputs, labels or spans by name, and their ``probabilities`` [N, C]
+DELTA = 0.05  # probability that a bound on the selective risk fails
+COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"  # levels' names in messages
+BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")  # from 0 to log C, or 1
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # shares of examples below the edges of a histogram
 RESOLUTION = 1e-4
 """Lowest width of a bin, relative for values above 1, since backends round differently. For scores with own units it is
 relative to the spread of the values too."""

@@ -20,11 +20,8 @@ from ...errors import InputError
 from ...models.plan_cost import cost_of
 from .selection import choose_apart, choose_heads
 
-SHARES = 1.0, 0.75, 0.5, 0.25
-"""Positions of the tried plans among all plans of one fork within the budget, smallest first."""
-
-Search = Callable[[Sequence[int]], tuple[Keep, ...]]
-"""Function from head counts [L] to the heads of each member."""
+SHARES = 1.0, 0.75, 0.5, 0.25  # places of the tried plans among all plans of a fork within the budget, smallest first
+Search = Callable[[Sequence[int]], tuple[Keep, ...]]  # function from head counts [L] to the heads of each member
 
 
 @dataclass(frozen=True)

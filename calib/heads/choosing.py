@@ -28,8 +28,7 @@ from .selection import choose_apart, diversify, drawn_facts, drawn_scores, group
 from .taylor import taylor_scores
 from .trials import HeldOut
 
-Counts = Sequence[Sequence[int]]
-"""Number of heads of each member in each layer, [M][L]; groups of heads if these share their keys."""
+Counts = Sequence[Sequence[int]]  # heads of each member in each layer, [M][L]; groups of heads that share their keys
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,8 @@ from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
 from .objectives import Questions
 
-RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
-"""Number of tokens in one pass: enough for fast products, few enough for a CPU's caches."""
-
-CACHE_BYTES = 2 * 2**30
-"""Largest memory of cached layer inputs; further batches are recomputed from their embeddings."""
+RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}  # tokens in one pass: enough for fast products, few enough for CPU caches
+CACHE_BYTES = 2 * 2**30  # largest memory of cached layer inputs; further batches are recomputed from their embeddings
 
 
 def entered(module: FusedClassifier, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -41,8 +41,7 @@ log = logging.getLogger(__name__)
 
 USUAL = Budget()
 
-EXAMPLES = 2048
-"""Default number of calibration examples."""
+EXAMPLES = 2048  # default number of calibration examples
 
 
 def plan_heads(

@@ -14,8 +14,7 @@ from ...data.examples import Examples
 from ...errors import InputError, cut, listing
 from .methods import Method, Random, groups_of
 
-Table = np.ndarray | Sequence[np.ndarray]
-"""A member's score of every head, [L, H]."""
+Table = np.ndarray | Sequence[np.ndarray]  # a member's score of every head, [L, H]
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
@@ -173,8 +172,7 @@ def heads_of_groups(keep: Keep, blocks: Sequence[Block]) -> Keep:
     )
 
 
-MIN_HELD_OUT, MAX_HELD_OUT = 64, 512
-"""Limits of the number of held-out examples."""
+MIN_HELD_OUT, MAX_HELD_OUT = 64, 512  # limits of the number of held-out examples
 
 
 def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
@@ -187,8 +185,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
 
 
-ANY = 100.0
-"""Margin that allows any loss."""
+ANY = 100.0  # margin that allows any loss
 
 
 def within(loss: float, margin: float) -> bool:

@@ -63,8 +63,7 @@ def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
     return scores
 
 
-Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B] or [B, C] (tokens: [B, T, C] and [B, T]) → the loss of each example, [B]."""
+Losses = Callable[[Tensor, Tensor], Tensor]  # logits [B, C], labels [B] or [B, C] (of tokens with T) → losses [B]
 
 
 def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:

@@ -31,8 +31,7 @@ from .candidates import Candidate, round_up
 from .masking import entered, pruned_layer
 from .objectives import Questions
 
-TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
-"""Candidate temperatures, 0.25 to 4."""
+TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))  # candidate temperatures, 0.25 to 4
 
 
 @dataclass(frozen=True)
