@@ -34,10 +34,12 @@ from ...errors import InputError, cut
 from ...models.family_registry import read_weights
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
-from .objectives import Statistics, evaluate
+from .methods import Circuit, deviation
+from .objectives import evaluate
 from .selection import choose_heads, deviates, resampled_counts
 
 SCORES = "scores.json"
+Counts = Sequence[Sequence[int]]  # heads of each member in each layer, [M][L]; groups of heads that share their keys
 
 
 class Layer(Spec, frozen=True):
@@ -45,19 +47,6 @@ class Layer(Spec, frozen=True):
 
     keep: Keep
     scores: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a search; ``counts`` of heads to keep are [circuits][layers]."""
-
-    counts: Sequence[Sequence[int]]
-    objective: str
-    diversity: str
-    noise: float
-    average: bool
-    seed: int
-    masking: str = "pruned"
 
 
 @dataclass(frozen=True)
@@ -70,12 +59,12 @@ class Circuits:
     after: dict[str, float]
 
 
-def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, settings: Settings,
-                  *, batch_size: int = 32, state: Path | None = None,
+def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, method: Circuit,
+                  counts: Counts, seed: int, *, batch_size: int = 32, state: Path | None = None,
                   progress: Progress = no_progress) -> Circuits:  # fmt: skip
-    """Search circuits of one model; the folder ``state`` stores intermediate scores."""
+    """Search circuits that keep ``counts`` of heads; the folder ``state`` stores intermediate scores."""
     try:
-        search = _Search(model, examples, ood, processor, settings, batch_size, state)
+        search = _Search(model, examples, ood, processor, method, counts, seed, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):
             pass
         members = search.members()
@@ -91,21 +80,21 @@ class _Search:
     """One search: examples, weights, and the scores so far by the heads kept in lower layers."""
 
     def __init__(self, model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor,
-                 settings: Settings, batch_size: int, state: Path | None) -> None:  # fmt: skip
-        self.settings = settings
+                 method: Circuit, counts: Counts, seed: int, batch_size: int, state: Path | None) -> None:  # fmt: skip
+        self.method, self.counts, self.seed = method, counts, seed
         self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture
-        if settings.objective != "nll" and self.runs.questions.regression:
-            raise InputError(f"the objective {settings.objective!r} needs entropies; a regression has none: use 'nll'")
-        circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
-        bootstrap = settings.diversity == "bootstrap" and circuits > 1
+        if method.objective != "nll" and self.runs.questions.regression:
+            raise InputError(f"the objective {method.objective!r} needs entropies; a regression has none: use 'nll'")
+        circuits, heads, layers = len(counts), self.architecture.heads, self.architecture.layers
+        bootstrap = method.diversity == "bootstrap" and circuits > 1
         self._sizes = len(examples), 0 if ood is None else len(ood)
         self._weights = [
-            resampled_counts(self._sizes, settings.seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
+            resampled_counts(self._sizes, seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
             for circuit in range(circuits)
         ]
-        noise = settings.noise if settings.diversity == "noise" and circuits > 1 else 0.0
-        self._noise = noise * deviates(circuits, (layers, heads), settings.seed) if noise else None
+        noise = deviation(method) if method.diversity == "noise" and circuits > 1 else 0.0
+        self._noise = noise * deviates(circuits, (layers, heads), seed) if noise else None
         digest = "" if state is None else self._digest(model, batch_size, examples)
         self._checkpoint = Checkpoint(state, {"settings, data or model": digest}, "search")
         saved = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
@@ -122,7 +111,7 @@ class _Search:
     def total(self) -> int:
         """Largest number of remaining steps; equal circuits share theirs."""
         layers, open_layers = self.architecture.layers, set()
-        for circuit, counts in enumerate(self.settings.counts):
+        for circuit, counts in enumerate(self.counts):
             keep = self._follow(circuit)
             scored = [layer for layer in range(len(keep), layers) if counts[layer] < self.architecture.heads]
             open_layers |= {(layer, keep if layer == len(keep) else circuit) for layer in scored}
@@ -131,15 +120,15 @@ class _Search:
     def members(self) -> tuple[Keep, ...]:
         """The heads of each member."""
         keeps = [self._follow(circuit) for circuit in range(len(self._weights))]
-        if not self.settings.average:
+        if not self.method.average:
             return tuple(keeps)
         tables = [self._raw(circuit, keep) for circuit, keep in enumerate(keeps)]
-        return (choose_heads(np.mean(tables, axis=0), list(self.settings.counts[0])),)
+        return (choose_heads(np.mean(tables, axis=0), list(self.counts[0])),)
 
     def scores(self) -> list[list[list[float] | None]]:
         """Scores before noise, with six digits; ``None`` for layers that keep all heads."""
         scores: list[list[list[float] | None]] = []
-        for circuit, counts in enumerate(self.settings.counts):
+        for circuit, counts in enumerate(self.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
             scores.append([[float(f"{each:.6g}") for each in row] if count < len(row) else None for row, count in rows])
         return scores
@@ -153,7 +142,7 @@ class _Search:
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
         """Extend the circuit ``keep`` up to the first layer without scores."""
         for layer in range(len(keep), self.architecture.layers):
-            count = self.settings.counts[circuit][layer]
+            count = self.counts[circuit][layer]
             if count == self.architecture.heads:
                 keep = (*keep, tuple(range(count)))
                 continue
@@ -177,15 +166,15 @@ class _Search:
                 )
             self.runs.questions.measure(batch, rows, losses, entropy)
             yield from range(self.architecture.layers - len(keep))
-        statistics = Statistics(losses, entropy[:, :count], entropy[:, count:])
-        tables = [evaluate(self.settings.objective, statistics, *weights) for weights in self._weights]
+        sides = losses, entropy[:, :count], entropy[:, count:]
+        tables = [evaluate(self.method.objective, *sides, *weights) for weights in self._weights]
         self._tables[keep] = np.stack(tables)
         if self._checkpoint.folder is not None:
             self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._tables.items()])
 
     def _running(self, keep: Keep) -> Keep:
         """Unmasked heads of earlier layers during the scoring of the layer after ``keep``."""
-        if self.settings.masking == "pruned":
+        if self.method.masking == "pruned":
             return keep
         heads = set(range(self.architecture.heads))
         return tuple(row if len(row) == len(heads) else tuple(sorted(heads - set(row))) for row in keep)
@@ -193,16 +182,18 @@ class _Search:
     def _raw(self, circuit: int, keep: Keep) -> np.ndarray:
         """Scores of the circuit before noise, [L, H]; zero in layers that keep all heads."""
         table = np.zeros((self.architecture.layers, self.architecture.heads))
-        for layer, count in enumerate(self.settings.counts[circuit]):
+        for layer, count in enumerate(self.counts[circuit]):
             if count < self.architecture.heads:
                 table[layer] = self._tables[keep[:layer]][circuit]
         return table
 
     def _digest(self, model: nn.Module, batch_size: int, examples: Examples) -> str:
         """Hexadecimal SHA-256 of everything that affects the search."""
-        counts, order = [list(row) for row in self.settings.counts], [batch.tolist() for batch in self.runs.batches]
-        settings = {**vars(self.settings), "batch_size": batch_size, "sizes": self._sizes, "counts": counts}
-        digest = hashlib.sha256(json.dumps({**settings, "order": order}, sort_keys=True).encode())
+        counts, order = [list(row) for row in self.counts], [batch.tolist() for batch in self.runs.batches]
+        settings = {name: getattr(self.method, name) for name in ("objective", "masking", "average", "diversity")}
+        settings |= {"noise": deviation(self.method), "seed": self.seed, "batch_size": batch_size, "counts": counts}
+        settings |= {"sizes": self._sizes, "order": order}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         for tensors in (read_weights(model), *map(self.runs.tensors, range(len(self.runs.batches)))):
             for name, tensor in tensors.items():
                 digest.update(f"{name} {list(tensor.shape)}".encode())

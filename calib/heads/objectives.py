@@ -20,7 +20,6 @@ regression ``nll`` is the squared error; it has no entropy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,22 +37,14 @@ from ...tasks.regression import loss_of
 from ..losses import activated, label_pairs
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Losses [V, N] of V variants of a model, nats, and entropies of labelled [V, N] and OOD examples [V, K]."""
-
-    losses: np.ndarray
-    entropies: np.ndarray
-    ood_entropies: np.ndarray
-
-
-def evaluate(objective: str, statistics: Statistics, weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:
-    """The objective of each variant, [V] float64, with weights w of in-distribution and of OOD examples."""
-    value = np.zeros(len(statistics.losses))
+def evaluate(objective: str, losses: np.ndarray, entropies: np.ndarray, ood_entropies: np.ndarray,
+             weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:  # fmt: skip
+    """The objective [V] of V variants, from losses and entropies [V, N] and [V, K] of OOD examples, with weights w."""
+    value = np.zeros(len(losses))
     if objective in ("nll", "both"):
-        value += statistics.losses @ weights / weights.sum()
+        value += losses @ weights / weights.sum()
     if objective in ("separation", "both"):
-        pairs = zip(statistics.entropies, statistics.ood_entropies, strict=True)
+        pairs = zip(entropies, ood_entropies, strict=True)
         value += [_separation(inside, outside, weights, ood_weights) for inside, outside in pairs]
     return value
 
