@@ -208,10 +208,8 @@ def unseen_classes(bundle: Bundle, training: Examples | None) -> list[str]:
     assert training.labels is not None  # read_examples requires them
     if not (missing := len(bundle.labels) - len(np.unique(training.labels))):
         return []
-    note = (
-        f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)} of {training.name}; "
-        "the distance will treat their inputs as out of distribution"
-    )
+    lacking = f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)}"
+    note = f"{lacking} of {training.name}; the distance will treat their inputs as out of distribution"
     log.warning("%s", note)
     return [note]
 
@@ -266,15 +264,13 @@ def against_training(bundle: Bundle, validation: Examples, training: Examples | 
     if share >= MOST and not force:
         raise seen_already("calibrating", validation, share, f"the distance is fitted on ({training.source})")
     if share >= LEAST:
-        notes.append(
-            f"{share:.0%} of the {len(validation)} examples of {validation.name} are also in {training.name}, on which "
-            "the distance is fitted: its thresholds will be too low; give other validation data"
-        )
+        same = f"{share:.0%} of the {len(validation)} examples of {validation.name} are also in {training.name}"
+        follows = "on which the distance is fitted: its thresholds will be too low; give other validation data"
+        notes.append(f"{same}, {follows}")
     if None not in (current.pairs, fitted.pairs) and current.pairs is not fitted.pairs:
-        notes.append(
-            f"the examples of {validation.name} are {FORMS[bool(current.pairs)]}, but {training.name} (fit) has "
-            f"{FORMS[bool(fitted.pairs)]}; give both in the form of the model's training data"
-        )
+        forms = FORMS[bool(current.pairs)], f"{training.name} (fit) has {FORMS[bool(fitted.pairs)]}"
+        remedy = "give both in the form of the model's training data"
+        notes.append(f"the examples of {validation.name} are {', but '.join(forms)}; {remedy}")
     for note in notes:
         log.warning("%s", note)
     return notes

@@ -138,16 +138,14 @@ def fit_spans(sample: Sample, ood: Sample | None, request: Request) -> Calibrati
     words = _class_scores(sample, temperature)
     spans, scores = predicted_spans(words, sample.texts, request.names)
     if not spans:
-        raise InputError(
-            f"the model predicts no span in the {len(sample.labels)} words of {request.about['data']}; give more data"
-        )
+        words_of = f"{len(sample.labels)} words of {request.about['data']}"
+        raise InputError(f"the model predicts no span in the {words_of}; give more data")
     ood_scores = None
     if ood is not None:
         ood_spans, ood_scores = predicted_spans(_class_scores(ood, temperature), ood.texts, request.names)
         if not ood_spans:
-            raise InputError(
-                f"the model predicts no span in {request.about['ood']}, so there is nothing to flag; omit ood (--ood)"
-            )
+            wrong = f"the model predicts no span in {request.about['ood']}, so there is nothing to flag"
+            raise InputError(f"{wrong}; omit ood (--ood)")
     truth = set(spans_in(sample.texts, [request.names[label] for label in sample.labels]))
     wrong = np.array([span not in truth for span in spans])
     thresholds = _thresholds(scores, ood_scores, wrong, request.targets)
@@ -321,10 +319,9 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
     before, held_out, after = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), fitted["after"]
     notes = learnt_notes(data, after["accuracy"], after["nll"])
     if held_out > before["nll"]:
-        notes.append(
-            f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but "
-            f"{before['nll']:.4f} at temperature 1; calibrate on more than {len(sample.labels)} examples"
-        )
+        worse = f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but"
+        remedy = f"calibrate on more than {len(sample.labels)} examples"
+        notes.append(f"{worse} {before['nll']:.4f} at temperature 1; {remedy}")
         log.warning("%s", notes[-1])
     return notes
 
@@ -333,10 +330,9 @@ def learnt_notes(data: str, accuracy: float, nll: float) -> list[str]:
     """Warn of answers so accurate and confident that the model may have been trained on the examples."""
     if accuracy < LEARNT[0] or nll >= LEARNT[1]:
         return []
-    note = (
-        f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}: was the model trained on "
-        "them, or are training and validation data swapped? Use unseen data, unless the task is this easy"
-    )
+    correct = f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}"
+    asked = "was the model trained on them, or are training and validation data swapped"
+    note = f"{correct}: {asked}? Use unseen data, unless the task is this easy"
     log.warning("%s", note)
     return [note]
 
@@ -367,9 +363,8 @@ class Fit:
         for name, option in targets.special().items():
             if name not in self.supports:
                 options = ", ".join(("coverage", "false alarm", *self.supports))
-                raise InputError(
-                    f"{name} ({option}) does not apply to models with {TASKS[task].gives}; expected {options}"
-                )
+                wrong = f"{name} ({option}) does not apply to models with {TASKS[task].gives}"
+                raise InputError(f"{wrong}; expected {options}")
 
 
 FITS: dict[TaskName, Fit] = {

@@ -140,10 +140,9 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
         else:
             high = middle - 1
     if best < 0:
-        raise InputError(
-            f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence on {len(scores)} "
-            f"examples with {int(errors[-1])} wrong answers; give more examples or a higher --risk"
-        )
+        wrong = f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence"
+        given = f"{len(scores)} examples with {int(errors[-1])} wrong answers"
+        raise InputError(f"{wrong} on {given}; give more examples or a higher --risk")
     return gap(ordered, best, limit)
 
 

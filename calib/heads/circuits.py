@@ -71,9 +71,8 @@ def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, pr
         everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
         return Circuits(members, search.scores(), search.metrics([everything]), search.metrics(members))
     except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"the GPU ran out of memory during the search of circuits ({cut(error, 120)}); use smaller batches"
-        ) from error
+        wrong = f"the GPU ran out of memory during the search of circuits ({cut(error, 120)})"
+        raise InputError(f"{wrong}; use smaller batches") from error
 
 
 class _Search:
@@ -160,10 +159,8 @@ class _Search:
         losses, entropy = np.zeros((heads, count)), np.zeros((heads, sum(self._sizes)))
         for batch, rows in enumerate(self.runs.each_head_masked(self._running(keep))):
             if not rows.isfinite().all():
-                raise InputError(
-                    f"with a head of layer {len(keep)} masked, the model's logits are not finite (NaN or infinity); "
-                    "check its weights"
-                )
+                wrong = f"with a head of layer {len(keep)} masked, the model's logits are not finite (NaN or infinity)"
+                raise InputError(f"{wrong}; check its weights")
             self.runs.questions.measure(batch, rows, losses, entropy)
             yield from range(self.architecture.layers - len(keep))
         sides = losses, entropy[:, :count], entropy[:, count:]

@@ -146,9 +146,8 @@ class Questions:
             metrics["auroc_predictive_entropy"] = auroc(entropy[: self.count], entropy[self.count :])
             if self._task == "classification":
                 confidence = rows.exp().amax(dim=-1).numpy()
-                metrics["auroc_max_probability"] = auroc(
-                    -confidence[texts < self.count], -confidence[texts >= self.count]
-                )
+                known = texts < self.count
+                metrics["auroc_max_probability"] = auroc(-confidence[known], -confidence[~known])
         return metrics
 
     def accuracy(self, correct: np.ndarray, texts: np.ndarray) -> float:

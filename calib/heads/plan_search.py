@@ -50,11 +50,10 @@ def plan_within(
     allowed = [trial for trial in trials if anything or within(trial.lost(single), margin)]
     if not allowed:
         best = min(trials, key=lambda trial: trial.lost(single))
-        raise AccuracyLossError(
-            f"the best of {len(trials)} plans within {limit:g} × the single model's operations has {best.quality()} on "
-            f"{len(held_out)} held-out examples, but the single model has {single.quality()}; allow a larger budget, "
-            f"or a loss of more than {loss_text(f'{margin:g}', single)} (--max-accuracy-loss)"
-        )
+        wrong = f"the best of {len(trials)} plans within {limit:g} × the single model's operations has {best.quality()}"
+        wrong += f" on {len(held_out)} held-out examples, but the single model has {single.quality()}"
+        remedy = f"a loss of more than {loss_text(f'{margin:g}', single)} (--max-accuracy-loss)"
+        raise AccuracyLossError(f"{wrong}; allow a larger budget, or {remedy}")
     chosen = choose(allowed)
     facts = {
         "limit": limit,
@@ -90,10 +89,9 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
                 )  # fmt: skip
             facts = {"limit": margin, "examples_held_out": len(held_out), "attempts": attempts}
             return members, {**choice.provenance(tried), "margin": facts}
-    raise AccuracyLossError(
-        f"circuits lose {loss_text(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples even with a fork "
-        f"at layer {fork}; expected at most {margin:g}; raise --max-accuracy-loss, or give more data"
-    )
+    lost = f"circuits lose {loss_text(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples"
+    remedy = f"expected at most {margin:g}; raise --max-accuracy-loss, or give more data"
+    raise AccuracyLossError(f"{lost} even with a fork at layer {fork}; {remedy}")
 
 
 def _quality(trial: Trial, prefix: str = "") -> dict[str, float]:

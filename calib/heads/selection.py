@@ -139,9 +139,8 @@ def _of_layers(keep: Any, layers: int, fork_from: int) -> list[Any]:
         values *= forked
     if len(values) != forked:
         where = f" from layer {fork_from} on" if fork_from else ""
-        raise InputError(
-            f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {forked} layers{where}"
-        )
+        wrong = f"keep has {len(values)} entries {listing(values)}"
+        raise InputError(f"{wrong}; expected one, or one for each of {forked} layers{where}")
     return values
 
 

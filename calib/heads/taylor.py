@@ -56,10 +56,8 @@ def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
     finally:
         model.train(training)
     if not np.isfinite(scores).all():
-        raise InputError(
-            f"head importance of this {architecture.family!r} model is not finite (NaN or infinity) for some example; "
-            "check inputs and weights for an overflow of float32, or plan with --method random"
-        )
+        wrong = f"head importance of this {architecture.family!r} model is not finite (NaN or infinity)"
+        raise InputError(f"{wrong}; check inputs and weights for an overflow, or plan with --method random")
     return scores
 
 
@@ -92,9 +90,8 @@ def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tenso
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             states = args[0]
             if states.shape[0] % len(own):
-                raise InputError(
-                    f"{block.output} mixes the examples of a batch, so heads cannot be scored; choose method 'random'"
-                )
+                wrong = f"{block.output} mixes the examples of a batch, so heads cannot be scored"
+                raise InputError(f"{wrong}; choose method 'random'")
             by_head = states.reshape(len(own), -1, block.heads, block.head_width)
             return ((by_head * own[:, None, :, None]).reshape(states.shape),)
 
