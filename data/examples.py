@@ -65,7 +65,10 @@ class Examples:
 
 def random_parts(examples: Examples, count: int, seed: int, task: str = "classification") -> list[Examples]:
     """Split examples at random into parts of nearly equal size; each part keeps the order of the data."""
-    groups = _rankings(examples.inputs) if task == "score" else {}
+    groups: dict[str, list[int]] = {}  # places of pairs by their first texts
+    if task == "score" and all(map(is_pair, examples.inputs)):
+        for place, item in enumerate(examples.inputs):
+            groups.setdefault(item[0], []).append(place)
     if 0 < len(groups) < len(examples):
         order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
         places = list(groups.values())
@@ -76,14 +79,6 @@ def random_parts(examples: Examples, count: int, seed: int, task: str = "classif
             return [examples.take(np.array(part)) for part in splits]
     order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
     return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
-
-
-def _rankings(inputs: Sequence[Any]) -> dict[str, list[int]]:
-    """Places of pairs by their first texts; empty for other inputs."""
-    rankings: dict[str, list[int]] = {}
-    for place, item in enumerate(inputs if all(map(is_pair, inputs)) else ()):
-        rankings.setdefault(item[0], []).append(place)
-    return rankings
 
 
 def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
