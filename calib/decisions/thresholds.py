@@ -190,17 +190,13 @@ def traffic_reference(scores: Scores, thresholds: Mapping[str, Threshold], label
     limits = {field: thresholds[name] for field, name in RATES.items()}
     beyond = {field: limit.beyond(scores[limit.score]) for field, limit in limits.items()}
     rates = {field: Rate(len(np.unique(units[flags])), count) for field, flags in beyond.items()}
-    return TrafficReference(count, rates, _histograms(scores), labels)
-
-
-def _histograms(scores: Scores) -> dict[str, Histogram]:
     histograms = {}
     for name, values in scores.items():
         if values.ndim == 1 and len(values):
             own_units = name in ("score", "score_variance")
             edges = bin_edges(uncertainty(scores, name), turned=SIDES.get(name) == "below", own_units=own_units)
             histograms[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
-    return histograms
+    return TrafficReference(count, rates, histograms, labels)
 
 
 def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:

@@ -134,8 +134,7 @@ class _Search:
 
     def metrics(self, members: Sequence[Keep]) -> dict[str, float]:
         """Accuracy, NLL and AUROC of averaged probabilities on the validation set; RMSE of a regression."""
-        logits = torch.stack([self.runs.pruned(keep) for keep in members])
-        metrics = self.runs.questions.metrics(logits, sum(self._sizes))
+        metrics = self.runs.questions.metrics(self.runs.pruned(members), sum(self._sizes))
         return {name: round(value, 5) for name, value in metrics.items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:

@@ -117,11 +117,6 @@ def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.nd
     return -behind.astype(np.float64)
 
 
-def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as one count for each member and layer, [members][layers], of a model with equal layers."""
-    return group_counts(keep, members, [Block("", "", heads, heads, 1, (), False)] * layers, fork_from)
-
-
 def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: int = 0) -> list[list[int]]:
     """``keep`` as numbers of groups of heads that share keys (mostly single heads), by member and layer."""
     several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)

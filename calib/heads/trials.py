@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ...bundle.architecture import Architecture
-from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
 from ...data.processor import Processor
@@ -28,7 +27,7 @@ from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
 from ..losses import activated
 from .candidates import Candidate, round_up
-from .masking import entered, pruned_layer
+from .masking import pruned_logits
 from .objectives import Questions
 
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))  # candidate temperatures, 0.25 to 4
@@ -58,8 +57,7 @@ class Trial:
         """Percentage points of accuracy below the single model, or per cent of RMSE above it."""
         if self.accuracy is not None and single.accuracy is not None:
             return 100 * (single.accuracy - self.accuracy)
-        assert self.rmse is not None  # a regression has no accuracy
-        assert single.rmse is not None
+        assert self.rmse is not None and single.rmse is not None  # a regression has no accuracy
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
     def fits_better(self, other: Trial) -> bool:
@@ -119,8 +117,9 @@ def measure(
     module: FusedClassifier, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
     """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples."""
-    keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
-    logits = _logits_of(module, keeps, held_out, progress)
+    keeps = dict.fromkeys(keep for candidate in candidates for keep in candidate.members)
+    steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
+    logits = pruned_logits(module, keeps, steps, held_out.questions)
     tried = _regression_trial if held_out.questions.regression else _trial
     return [
         tried(candidate, torch.stack([logits[keep] for keep in candidate.members]), held_out)
@@ -169,25 +168,3 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     chosen = logits.gather(-1, labels.expand(len(logits), -1)[..., None])[..., 0]
     logs = (chosen - logits.logsumexp(dim=-1)).double()  # [M, N]
     return math.log(len(logits)) - logs.logsumexp(dim=0)
-
-
-@torch.no_grad()
-def _logits_of(
-    module: FusedClassifier, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress
-) -> dict[Keep, Tensor]:
-    """Logits [R, C] of every pruned member; layers below its first pruned layer run once a batch."""
-    heads, layers = module.architecture.heads, module.architecture.layers
-    forks = {keep: next((at for at, row in enumerate(keep) if len(row) < heads), layers) for keep in keeps}
-    rows: dict[Keep, list[Tensor]] = {keep: [] for keep in keeps}
-    steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
-    for batch, arrays in enumerate(steps):
-        x, mask = entered(module, {name: torch.from_numpy(array) for name, array in arrays.items()})
-        trunk = [x]
-        for layer in range(max(forks.values())):
-            trunk.append(module.through(layer, trunk[-1], mask))
-        for keep, fork in forks.items():
-            x = trunk[fork]
-            for layer in range(fork, layers):
-                x = pruned_layer(module, layer, x, mask, keep[layer])
-            rows[keep].append(held_out.questions.rows(batch, module.classified(x, mask)[0]))
-    return {keep: torch.cat(batches) for keep, batches in rows.items()}
