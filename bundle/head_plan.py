@@ -94,12 +94,9 @@ class HeadPlan:
         return next((layer for layer in range(self.layers) if not self.same_heads(layer)), self.layers)
 
     def overlap(self) -> dict[str, Any]:
-        """Similarity of the members' kept heads: Jaccard index of each pair, averaged over layers.
+        """Jaccard index of the kept heads of each pair of members (``"0-1"``), averaged over layers; 0 if disjoint.
 
-        Returns:
-            The ``mean`` of all pairs, each of ``pairs`` (``"0-1"`` and so on), the means ``per_layer``, and in
-            ``identical`` the pairs of members that keep the same heads. 1.0 means identical choices, 0.0 disjoint
-            ones; for one member ``mean`` is ``None``, and the others are empty.
+        Also its ``mean`` over pairs (``None`` for one member) and ``per_layer``, and the ``identical`` pairs.
         """
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:

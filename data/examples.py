@@ -53,12 +53,6 @@ class Examples:
         labels = None if self.labels is None else np.asarray(self.labels)[places]
         return Examples([self.inputs[place] for place in places], labels, self.source)
 
-    def given_labels(self) -> Any:
-        """Labels in a form that :func:`read_examples` accepts: tags without padding."""
-        if self.labels is None or not are_tags(self.labels):
-            return self.labels
-        return [row[: units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
-
     def __len__(self) -> int:
         return len(self.inputs)
 
@@ -168,7 +162,10 @@ def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", column_rows(only_split(data), input_keys(columns))
     if isinstance(data, Examples):
-        data, source = (list(data.inputs), data.given_labels()), data.source
+        labels: Any = data.labels
+        if labels is not None and are_tags(labels):  # without padding
+            labels = [row[: units(item)].tolist() for item, row in zip(data.inputs, labels, strict=True)]
+        data, source = (list(data.inputs), labels), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = _inputs(data[0], columns), _labels(data[1])
         if labels is not None and len(inputs) != len(labels):

@@ -1,10 +1,8 @@
 """Temperature of the averaged members: pool, then calibrate (Rahaman & Thiery 2021).
 
-T minimizes the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T), under the prior log T ~ N(log T₀, σ²). The
-average of separately calibrated members would be underconfident. T₀ is 1, or the common T of several labels.
-
-Few examples prove little: up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀; a larger gain moves it.
-With a thousand examples neither prior nor shrinkage matters (docs/research/method.md).
+T minimizes the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T), under the prior log T ~ N(log T₀, σ²), with T₀
+1 or the common T of several labels. Up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀, since few
+examples prove little; with a thousand neither prior nor shrinkage matters (docs/research/method.md).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Circuits: the heads most important for an objective, searched layer by layer (after HeadMap, Wang et al. 2025).
 
-The search goes from the first layer to the last. It masks heads of earlier layers, keeps later layers whole, masks each
-head of the layer in turn, and evaluates the objective (``calib.heads.objectives``) on the validation set. The score of
-a head is the objective without it, so important heads have high scores. The circuit keeps the k heads of highest score,
-with k from ``keep``. A layer that keeps all heads is not scored.
-
-By default the *pruned* heads of earlier layers are masked, so that the final masked model is the member of the plan.
-HeadMap masks the *selected* heads, which gives worse circuits with many heads (docs/research/clinc150.md).
+The search goes from the first layer to the last, and masks each head of a layer in turn. The score of a head is the
+objective (``calib.heads.objectives``) without it on the validation set; the circuit keeps the k heads of highest score.
+Of earlier layers, the *pruned* heads are masked, so that the final masked model is the member of the plan, or the
+*selected* heads, as HeadMap does, which gives worse circuits with many heads (docs/research/clinc150.md).
 
 M circuits differ by resamples of the validation set, or by noise on the scores: ε standard normal with zero sum over
 the circuits × ``noise`` × spread of the layer's scores (1.4826 × median absolute deviation). The average of M circuits

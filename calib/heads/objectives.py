@@ -7,14 +7,11 @@ out-of-distribution (OOD) examples o. A bootstrap draws example x w_x times; wit
     separation  Σ_i Σ_o w_i w_o · log(1 + exp(H_i − H_o))  ÷  Σ_i Σ_o w_i w_o
     both        nll + separation
 
-``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth substitute
-for 1 − AUROC.
+``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth 1 − AUROC.
 
-An input has one or several questions, each a softmax. Classification has one question: the class. Each label of a
-multi-label model, and a relevance score, is a question with the logits 0 and z (``calib.losses``). Token classification
-has a question for each word. Entropy and loss of an input are sums over its questions. For token classification they
-are the entropy of the least certain word, as in spans, and the mean loss of tagged words, as in training. For a
-regression ``nll`` is the squared error; it has no entropy.
+An input has one or several questions, each a softmax: its class, each of its labels or its relevance (with the logits
+0 and z, as in ``calib.losses``), or the tag of each word. Entropy and loss of an input are sums over its questions; of
+words they are the entropy of the least certain one, and the mean loss. A regression's ``nll`` is the squared error.
 """
 
 from __future__ import annotations
