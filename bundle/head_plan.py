@@ -94,9 +94,12 @@ class HeadPlan:
         return next((layer for layer in range(self.layers) if not self.same_heads(layer)), self.layers)
 
     def overlap(self) -> dict[str, Any]:
-        """Jaccard index of the kept heads of each pair of members (``"0-1"``), averaged over layers; 0 if disjoint.
+        """Similarity of the members' kept heads: Jaccard index of each pair, averaged over layers.
 
-        Also its ``mean`` over pairs (``None`` for one member) and ``per_layer``, and the ``identical`` pairs.
+        Returns:
+            The ``mean`` of all pairs, each of ``pairs`` (``"0-1"`` and so on), the means ``per_layer``, and in
+            ``identical`` the pairs of members that keep the same heads. 1.0 means identical choices, 0.0 disjoint
+            ones; for one member ``mean`` is ``None``, and the others are empty.
         """
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
@@ -104,12 +107,10 @@ class HeadPlan:
         layers = [zip(self.members[i], self.members[j], strict=True) for i, j in pairs]
         table = [[len({*a} & {*b}) / len({*a} | {*b}) for a, b in row] for row in layers]
         means = [sum(row) / self.layers for row in table]
-        return {
-            "mean": sum(means) / len(means),
-            "pairs": {f"{i}-{j}": mean for (i, j), mean in zip(pairs, means, strict=True)},
-            "per_layer": [sum(column) / len(pairs) for column in zip(*table, strict=True)],
-            "identical": [[i, j] for i, j in pairs if self.members[i] == self.members[j]],
-        }
+        by_pair = {f"{i}-{j}": mean for (i, j), mean in zip(pairs, means, strict=True)}
+        by_layer = [sum(column) / len(pairs) for column in zip(*table, strict=True)]
+        same = [[i, j] for i, j in pairs if self.members[i] == self.members[j]]
+        return {"mean": sum(means) / len(means), "pairs": by_pair, "per_layer": by_layer, "identical": same}
 
     def check_fits(self, family: str, layers: int, heads: int) -> None:
         """Raise ``PlanError`` unless the plan fits a model of this shape."""

@@ -24,11 +24,10 @@ from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usua
 from .taps import DistanceForm, named_taps, tap_weights
 
 log = logging.getLogger(__name__)
-
 Distances = Mapping[str, Density]  # distances by name of their set of taps
 Squared = dict[str, np.ndarray]  # squared distances at each tap [N, K]; of texts also their tokens [N] (``LENGTHS``)
 Reduced = Callable[[np.ndarray], np.ndarray]  # function from distances of words to distances of spans
-EXISTING = "existing"  # name of the bundle's existing distance; not one of ``calib.taps.SETS``
+EXISTING = "existing"  # name of the bundle's existing distance; not one of the sets of ``calib.taps``
 MIN_SPREAD = 1e-3  # lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features
 MIN_TEXTS = 100  # fewest validation texts for the form with the length; fewer take constants
 MIN_SCALE = 0.1  # lowest scale ÷ its mean over the validation texts: the scale is positive for every length
@@ -194,8 +193,8 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, wid
     """Raise ``InputError`` for an unknown form, a rank out of range, or one of the options without training data."""
     check_choice("distance_form", form, get_args(DistanceForm))
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
-    for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
-        if fit is None and value is not None:
+    for name, (value, default) in usual.items():
+        if fit is None and value not in (None, default):
             raise InputError(f"{name} is {cut(value)}, but a distance needs training data; add fit=… (--fit)")
     if rank is not None and width and not is_whole(rank, 1, width):  # no distance without a width
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")

@@ -11,9 +11,6 @@ import numpy as np
 from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, cut
 
-SETS = ("means", "balanced", "all", "last")
-"""Sets of taps. All contain the members' last vectors: "means" adds the mean of every second layer of a text trunk,
-"balanced" and "all" add every layer of the trunk, and "last" adds nothing."""
 DistanceForm = Literal["length", "constant"]  # location and scale of a tap: lines in 1/n for n tokens, or constants
 WEIGHED = ("means", "balanced")  # sets in which the members' last vectors and the trunk have equal total weight
 

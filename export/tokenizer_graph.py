@@ -196,13 +196,9 @@ def _of_texts(graph: TextGraph, tokenizer: Any, frame: Frame, max_tokens: int, s
 
 def _model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
     """ONNX model of a graph with input ``text``."""
-    onnx_graph = helper.make_graph(
-        graph.nodes,
-        "tokenizer",
-        [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])],
-        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in outputs.items()],
-        graph.constants,
-    )
+    reads = [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])]
+    gives = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in outputs.items()]
+    onnx_graph = helper.make_graph(graph.nodes, "tokenizer", reads, gives, graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(onnx_graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hydrant")
     helper.set_model_props(model, dict(facts))

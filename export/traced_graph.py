@@ -34,7 +34,6 @@ from .onnx_file import open_file
 from .task_heads import task_head, task_inputs, task_outputs
 
 log = logging.getLogger(__name__)
-
 OPSET = 20
 FOLDED = 2**20  # elements of the largest folded constant: tables of relative positions, whose attention then fuses
 LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]

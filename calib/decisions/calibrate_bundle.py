@@ -157,14 +157,9 @@ def calibrate(
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     samples = partial(_word_samples, bundle.labels) if architecture.every_token else partial(_samples, distance_form)
     sample, ood_sample, density = samples(reference, examples, ood, distances)
-    about = {
-        "data": examples.name,
-        "examples": len(examples),
-        "ood": None if ood is None else ood.name,
-        "ood_examples": None if ood is None else len(ood),
-        "seed": seed,
-        **fingerprints(architecture.modality, data=examples, ood=ood),
-    }
+    about = {"data": examples.name, "examples": len(examples), "ood": None if ood is None else ood.name}
+    about |= {"ood_examples": None if ood is None else len(ood), "seed": seed}
+    about |= fingerprints(architecture.modality, data=examples, ood=ood)
     request = Request(targets, bundle.labels, about, architecture.score_activation)
     fitted = FITS[task].fit(sample, ood_sample, request)
     notes += FITS[task].notes(sample, request, fitted)

@@ -10,7 +10,6 @@ from ...metrics.rates import HALVING
 from ..taps import WEIGHED
 
 Line = tuple[str, str]
-
 DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}  # titles of thresholds
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 

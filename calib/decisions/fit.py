@@ -49,10 +49,7 @@ from .thresholds import (
 )
 
 log = logging.getLogger(__name__)
-
 MIN_EXAMPLES = 10  # lowest number of examples with a label, and without it, for a temperature of its own
-
-
 ENOUGH = 1000  # number of examples that one temperature cannot overfit
 LEARNT = 0.995, 0.01  # from this accuracy and below this NLL a model may have been trained on the examples
 
@@ -144,18 +141,13 @@ def fit_spans(sample: Sample, ood: Sample | None, request: Request) -> Calibrati
     if ood is not None:
         ood_spans, ood_scores = predicted_spans(_class_scores(ood, temperature), ood.texts, request.names)
         if not ood_spans:
-            wrong = f"the model predicts no span in {request.about['ood']}, so there is nothing to flag"
-            raise InputError(f"{wrong}; omit ood (--ood)")
+            problem = f"the model predicts no span in {request.about['ood']}, so there is nothing to flag"
+            raise InputError(f"{problem}; omit ood (--ood)")
     truth = set(spans_in(sample.texts, [request.names[label] for label in sample.labels]))
     wrong = np.array([span not in truth for span in spans])
     thresholds = _thresholds(scores, ood_scores, wrong, request.targets)
-    fitted = {
-        **request.about,
-        "words": len(sample.labels),
-        "spans": len(spans),
-        "wrong_spans": int(wrong.sum()),
-        **_before_and_after(sample, words, temperature),
-    }
+    counts = {"words": len(sample.labels), "spans": len(spans), "wrong_spans": int(wrong.sum())}
+    fitted = {**request.about, **counts, **_before_and_after(sample, words, temperature)}
     kinds, texts = Counter(span.kind for span in spans), np.array([span.text for span in spans])
     reference = traffic_reference(scores, thresholds, dict(sorted(kinds.items())), texts, sample.inputs)
     return Calibration(temperature, thresholds, None, fitted, reference=reference)
@@ -179,12 +171,9 @@ def fit_labels(sample: Sample, ood: Sample | None, request: Request) -> Calibrat
     assigned = probabilities > np.asarray(limits, np.float32)
     ood_scores = None if ood is None else ood.with_distance(summarise_labels(ood.logits, temperatures))
     thresholds = _thresholds(scores, ood_scores, (assigned != sample.labels).any(axis=1), request.targets)
-    fitted = {
-        **request.about,
-        "common_temperature": common,
-        "before": _label_quality(summarise_labels(sample.logits, np.ones(1))["probabilities"], sample.labels),
-        "after": _label_quality(probabilities, sample.labels),
-    }
+    before = _label_quality(summarise_labels(sample.logits, np.ones(1))["probabilities"], sample.labels)
+    after = _label_quality(probabilities, sample.labels)
+    fitted = {**request.about, "common_temperature": common, "before": before, "after": after}
     target = {"f1": 1.0} if false_alarm is None else {"false_alarm": false_alarm}
     f1 = label_f1(np.ones((1, len(assigned)), np.int32), assigned, sample.labels)
     measured = {name: float(value[0]) for name, value in f1.items() if math.isfinite(value[0])}
@@ -223,18 +212,14 @@ def _label_thresholds(
             unfitted.append(name)
             limits.append(UNFITTED)
     if unfitted:
-        log.warning(
-            "either all or no examples have the label %s: its threshold stays at %g; give examples with and without it",
-            listing(unfitted), UNFITTED,
-        )  # fmt: skip
+        stays = f"its threshold stays at {UNFITTED:g}; give examples with and without it"
+        log.warning("either all or no examples have the label %s: %s", listing(unfitted), stays)
     return limits
 
 
 def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    return {
-        "nll": float(joint_losses(probabilities, labels).mean()),
-        "ece": float(np.mean(label_errors(probabilities, labels))),
-    }
+    ece = float(np.mean(label_errors(probabilities, labels)))
+    return {"nll": float(joint_losses(probabilities, labels).mean()), "ece": ece}
 
 
 def fit_scores(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
@@ -251,16 +236,10 @@ def fit_scores(sample: Sample, ood: Sample | None, request: Request) -> Calibrat
     errors = sample.labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
     ood_scores = None if ood is None else _member_summary(ood, request.activation)
-    thresholds = {
-        ABSTAIN: _score_abstention(scores, errors, targets),
-        OOD: flag_threshold(scores, ood_scores, targets.flags),
-    }
-    fitted = {
-        **request.about,
-        "rmse": rmse(errors),
-        "nll": float(gaussian_nll(errors, variance, scale).mean()),
-        "spearman": rank_correlation(np.abs(errors), variance),
-    }
+    flags = flag_threshold(scores, ood_scores, targets.flags)
+    thresholds = {ABSTAIN: _score_abstention(scores, errors, targets), OOD: flags}
+    nll, spearman = float(gaussian_nll(errors, variance, scale).mean()), rank_correlation(np.abs(errors), variance)
+    fitted = {**request.about, "rmse": rmse(errors), "nll": nll, "spearman": spearman}
     ends = _intervals(scores, sample.labels, scale, request)
     reference = traffic_reference(scores, thresholds, {})
     return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
@@ -341,10 +320,8 @@ def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:
     """A note if labels are 0 or 1 but scores are unbounded logits."""
     if request.activation != "identity" or not is_binary(sample.labels):
         return []
-    note = (
-        f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range: RMSE and "
-        "intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate` instead"
-    )
+    wrong = f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range"
+    note = f"{wrong}: RMSE and intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate`"
     log.warning("%s", note)
     return [note]
 

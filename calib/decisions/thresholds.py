@@ -140,9 +140,9 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
         else:
             high = middle - 1
     if best < 0:
-        wrong = f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence"
+        problem = f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence"
         given = f"{len(scores)} examples with {int(errors[-1])} wrong answers"
-        raise InputError(f"{wrong} on {given}; give more examples or a higher --risk")
+        raise InputError(f"{problem} on {given}; give more examples or a higher --risk")
     return gap(ordered, best, limit)
 
 

@@ -85,10 +85,8 @@ class _Search:
         circuits, heads, layers = len(counts), self.architecture.heads, self.architecture.layers
         bootstrap = method.diversity == "bootstrap" and circuits > 1
         self._sizes = len(examples), 0 if ood is None else len(ood)
-        self._weights = [
-            resampled_counts(self._sizes, seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
-            for circuit in range(circuits)
-        ]
+        ones = [np.ones(size) for size in self._sizes]
+        self._weights = [resampled_counts(self._sizes, seed, m) if bootstrap else ones for m in range(circuits)]
         noise = deviation(method) if method.diversity == "noise" and circuits > 1 else 0.0
         self._noise = noise * deviates(circuits, (layers, heads), seed) if noise else None
         digest = "" if state is None else self._digest(model, batch_size, examples)

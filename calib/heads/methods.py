@@ -13,7 +13,6 @@ from ...errors import InputError, check_choice, cut
 Diversity = Literal["noise", "bootstrap"]
 Objective = Literal["separation", "nll", "both"]
 Masking = Literal["pruned", "selected"]
-
 NOISE = 0.5  # default standard deviation of the noise
 PSEUDO = "auto"  # value of ``ood`` that synthesises OOD data from the labelled data (``data.corruptions``)
 

@@ -149,9 +149,8 @@ class Questions:
 
     def accuracy(self, correct: np.ndarray, texts: np.ndarray) -> float:
         """Share of inputs with correct answers to all questions; for token classification, share of words."""
-        return float(
-            correct.mean() if self.tagged else (np.bincount(texts, ~correct, minlength=self.count) == 0).mean()
-        )
+        right = correct if self.tagged else np.bincount(texts, ~correct, minlength=self.count) == 0
+        return float(right.mean())
 
     def mean(self, values: np.ndarray) -> float:
         """Mean of the inputs' sums; for token classification, mean over words."""

@@ -160,10 +160,8 @@ def group_scores(scores: np.ndarray, blocks: Sequence[Block]) -> list[np.ndarray
 def heads_of_groups(keep: Keep, blocks: Sequence[Block]) -> Keep:
     """The heads in the groups that each block keeps."""
     sizes = [block.heads // block.groups for block in blocks]
-    return tuple(
-        tuple(group * size + head for group in row for head in range(size))
-        for row, size in zip(keep, sizes, strict=True)
-    )
+    rows = zip(keep, sizes, strict=True)
+    return tuple(tuple(group * size + head for group in row for head in range(size)) for row, size in rows)
 
 
 MIN_HELD_OUT, MAX_HELD_OUT = 64, 512  # limits of the number of held-out examples

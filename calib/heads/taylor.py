@@ -36,11 +36,8 @@ def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
     scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
     loss = losses_of(architecture, examples)
-    steps = progress(
-        item_batches(examples.inputs, processor, architecture, batch_size),
-        -(-len(examples) // batch_size),
-        "scoring attention heads",
-    )
+    batches = item_batches(examples.inputs, processor, architecture, batch_size)
+    steps = progress(batches, -(-len(examples) // batch_size), "scoring attention heads")
     training = model.training
     model.eval()
     try:

@@ -57,7 +57,8 @@ class Trial:
         """Percentage points of accuracy below the single model, or per cent of RMSE above it."""
         if self.accuracy is not None and single.accuracy is not None:
             return 100 * (single.accuracy - self.accuracy)
-        assert self.rmse is not None and single.rmse is not None  # a regression has no accuracy
+        assert self.rmse is not None  # a regression has no accuracy
+        assert single.rmse is not None
         return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
 
     def fits_better(self, other: Trial) -> bool:
@@ -121,10 +122,8 @@ def measure(
     steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
     logits = pruned_logits(module, keeps, steps, held_out.questions)
     tried = _regression_trial if held_out.questions.regression else _trial
-    return [
-        tried(candidate, torch.stack([logits[keep] for keep in candidate.members]), held_out)
-        for candidate in progress(candidates, len(candidates), "comparing plans")
-    ]
+    plans = progress(candidates, len(candidates), "comparing plans")
+    return [tried(plan, torch.stack([logits[keep] for keep in plan.members]), held_out) for plan in plans]
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -145,13 +144,9 @@ def _trial(candidate: Candidate, logits: Tensor, held_out: HeldOut) -> Trial:
     logs = (logits / TEMPERATURES[best]).double().log_softmax(dim=-1)
     mean = logs.exp().mean(dim=0)
     information = torch.special.entr(mean).sum(dim=-1) + (logs.exp() * logs).sum(dim=-1).mean(dim=0)
-    return Trial(
-        candidate,
-        TEMPERATURES[best],
-        held_out.by_text(losses[best].numpy()),
-        held_out.questions.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy(), held_out.texts),
-        held_out.questions.mean(information.clamp(min=0).numpy()),
-    )
+    questions, by_text = held_out.questions, held_out.by_text(losses[best].numpy())
+    accuracy = questions.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy(), held_out.texts)
+    return Trial(candidate, TEMPERATURES[best], by_text, accuracy, questions.mean(information.clamp(min=0).numpy()))
 
 
 def _regression_trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
