@@ -25,7 +25,7 @@ Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]  # of a class or mo
 NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
-LACKS = "tuning, adapters, circuits, budgets, and an estimate of its cost"
+LACKS = "adapters, circuits, budgets, and an estimate of its cost"
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,13 @@ class TracedClassifier(Ensemble):
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
-    def checked_with(self, processor: Any) -> OriginalCheck:
-        """Compare the whole model, run like a member, with transformers' own code on raw inputs."""
+    def checked_with(self, processor: Any) -> OriginalCheck | None:
+        """Compare the whole model, run like a member, with transformers' own code on raw inputs.
+
+        ``None`` for a processor that is only stored, with the earlier comparison beside it.
+        """
+        if not callable(processor):
+            return None
         read = self.architecture
         [whole] = members_of(self.original, read, all_heads(read, 1))
         with transformers_code(self.original):

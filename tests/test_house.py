@@ -71,7 +71,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ dropout fair_rival
+            cost_estimate evaluation_options profile_targets profile_report __init__ deep_ensemble dropout fair_rival
             competitors report metric_names observation model_reports baselines bisect classes drawing
             latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
@@ -82,8 +82,8 @@ FLOORS: list[dict[str, str]] = [
             triton.triton_forms triton.repository triton.__init__ workers
         """,
         "tuning": """
-            settings distillation optimizer tuning_data tuning_state loop rank_one teachers taught_source
-            job tuned_bundle stages __init__
+            settings distillation optimizer tuning_data tuning_state loop rank_one teachers views
+            taught_source traced_student job tuned_bundle stages __init__
         """,
     },
     {

@@ -12,19 +12,25 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import GraphForm
+from hydrant import Bundle, GraphForm, Jointly, tune
 from hydrant.bundle.density_file import check_taps
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
-from hydrant.errors import BundleError, InputError
+from hydrant.errors import BundleError, InputError, UnsupportedModelError
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.models.tracing.attention_blocks import hands_out_layers
 from hydrant.models.tracing.members import probes, trace
 from hydrant.models.tracing.traced_model import prepared
+from hydrant.tuning import Taught
+from hydrant.tuning.settings import derived_seed
+from hydrant.tuning.traced_student import TracedStudent
+from hydrant.tuning.tuning_data import epoch_batches
+from safetensors.torch import load_file
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
+from test_tune import Data, interrupted_after
 from token_support import first_tokens, make_word_tokenizer, sentences
-from traced_support import TEXT, by_hooks, inputs_of, make, silenced
+from traced_support import TEXT, build, by_hooks, inputs_of, make, plan_of, silenced
 
 WORDS = ["hello world", "transfer money", "what is the weather today"]
 
@@ -211,3 +217,117 @@ def test_a_task_that_contradicts_its_model_is_refused() -> None:
         read_architecture({**description, "task": "score"})
     old = {name: value for name, value in description.items() if name not in ("task", "score_activation")}
     assert read_architecture(old).task == "classification"  # older bundles name no task
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Path], Data]:
+    """An exported bundle of three members, its checkpoint, a teacher for each, and texts that the teachers labelled."""
+    folder = tmp_path_factory.mktemp("taught")
+    tokenizer, models = make_tokenizer(folder / "words"), []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        models.append(build("deberta-v3").eval())
+        with torch.no_grad():
+            models[-1].classifier.weight.mul_(1 + 30 * (seed > 0))  # teachers that are sure
+        models[-1].save_pretrained(folder / str(seed))
+        tokenizer.save_pretrained(folder / str(seed))
+    plan = plan_of(trace(prepared(models[0])), members=3, fork=0)
+    bundle = hydrant.save_bundle(hydrant.fuse(folder / "0", plan, traced=True), folder / "out", tokenizer)
+    hydrant.export_onnx(bundle)
+    texts = [f"{WORDS[i % 3]} {'today ' * (i % 7)}" for i in range(24)]
+    with torch.no_grad():
+        sums = [
+            sum(each(**tokenizer(text, return_tensors="pt")).logits.softmax(-1) for each in models[1:])
+            for text in texts
+        ]
+    labels = [f"LABEL_{int(each.argmax())}" for each in sums]
+    return folder / "out", folder / "0", [folder / str(seed) for seed in (1, 2, 3)], (texts, labels)
+
+
+def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...], tmp_path: Path) -> None:
+    """transformers' own model with dropout, run once for each member without its removed heads."""
+    bundle, checkpoint, teachers, data = taught
+    how = Taught(teachers=teachers, epochs=1, warmup=0.0, learning_rate=3e-3, device="cpu")
+    report = tune(bundle, data, how, validation=data, output=tmp_path / "out")
+    assert report.improved
+    read = transformers.AutoModelForSequenceClassification.from_pretrained
+    model, tokenizer = read(checkpoint).train(), transformers.AutoTokenizer.from_pretrained(checkpoint)
+    lengths = np.array([len(tokenizer(text)["input_ids"]) for text in data[0]])
+    [places] = epoch_batches(lengths, 32, 0, 1)
+    inputs = tokenizer([data[0][place] for place in places], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        targets = [(read(teacher)(**inputs).logits / 2).softmax(dim=-1) for teacher in teachers]
+    torch.manual_seed(derived_seed(0, 0))
+    plan, losses = Bundle.open(bundle).plan(), []
+    for keep, target in zip(plan.members, targets, strict=True):
+        with silenced("deberta-v3", model, keep, 4):
+            student = (model(**inputs).logits / 2).log_softmax(dim=-1)
+        losses.append(4 * torch.nn.functional.kl_div(student, target, reduction="batchmean"))
+    torch.stack(losses).mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    matrices, vectors = ([each for each in model.parameters() if (each.ndim > 1) is kind] for kind in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=3e-3).step()
+    stored = load_file(tmp_path / "out" / "fused.safetensors")
+    for name, parameter in model.named_parameters():
+        steady = parameter.grad.abs() > 1e-5  # AdamW makes the rounding of other gradients large
+        torch.testing.assert_close(stored[name][steady], parameter.detach()[steady], atol=1e-5, rtol=0, msg=name)
+
+
+def test_an_interrupted_tuning_goes_on_to_the_same_bundle(taught: tuple[Any, ...], tmp_path: Path) -> None:
+    bundle, _, teachers, data = taught
+    how = Taught(teachers=teachers, epochs=3, learning_rate=2e-3, state=tmp_path / "part")
+    options: dict[str, Any] = {"validation": data, "reading": hydrant.Reading(batch_size=8)}
+    tune(bundle, data, how, output=tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        tune(bundle, data, how, output=tmp_path / "out", progress=interrupted_after(5), **options)
+    tune(bundle, data, how, output=tmp_path / "out", **options)
+    one, other = (Bundle.open(tmp_path / name) for name in ("whole", "out"))
+    assert one.digests() == other.digests()
+    assert one.read_json("original_check.json")["inputs"][0]["probabilities"] == {}
+    assert hydrant.verify(one, "onnxruntime", reading=hydrant.Reading(examples=20)).passed
+    plan, changed = one.plan(), load_reference(one)
+    assert isinstance(changed, TracedClassifier)
+    inputs = inputs_of(changed.architecture, 3, 9)
+    logits = by_hooks("deberta-v3", changed.original, plan, inputs)
+    np.testing.assert_allclose(changed(**inputs).member_logits.numpy(), logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_members_of_every_task_learn(task: str, tmp_path: Path) -> None:
+    tokenizer = (make_word_tokenizer if task == "tokens" else make_tokenizer)(tmp_path / "words")
+    for seed, name in enumerate(("student", "0", "1")):
+        torch.manual_seed(seed)
+        build(TASKS[task]).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    plan = plan_of(trace(prepared(build(TASKS[task]))), fork=0)
+    hydrant.save_bundle(hydrant.fuse(tmp_path / "student", plan, traced=True), tmp_path / "out", tokenizer)
+    options: dict[str, Any] = {"epochs": 3, "learning_rate": 3e-3, "patience": 3}
+    for how in (Jointly(**options), Taught(teachers=[tmp_path / "0", tmp_path / "1"], **options)):
+        report = tune(tmp_path / "out", write(tmp_path, task, 1), how, validation=write(tmp_path, task, 2),
+                      output=tmp_path / "tuned", force=True)  # fmt: skip
+        losses = [epoch.loss for epoch in report.history[1:]]
+        assert losses[-1] < losses[0], losses
+
+
+@pytest.mark.parametrize("name", ["mobilevit", "beit", "wav2vec2"])
+def test_only_weights_change_while_a_model_learns(name: str) -> None:
+    """Batch norms keep their statistics, and tables that an evaluation cached do not end the training."""
+    ensemble = hydrant.fuse(make(name), plan_of(trace(prepared(make(name))), fork=0), traced=True)
+    student, inputs = TracedStudent(ensemble), probes(ensemble.architecture)[-1]
+    with torch.inference_mode():
+        logits = student(**inputs).member_logits
+    torch.testing.assert_close(logits, ensemble(**inputs).member_logits, atol=2e-5, rtol=0)
+    student.train()(**inputs).member_logits.logsumexp(-1).sum().backward()
+    frozen = [name for name, parameter in student.named_parameters() if parameter.grad is None]
+    assert frozen == ["original.wav2vec2.masked_spec_embed"] * (name == "wav2vec2")
+    for one, other in zip(student.original.buffers(), ensemble.original.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_model_without_gradients_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("deberta-v3")
+    ensemble = hydrant.fuse(model, plan_of(trace(prepared(model))), traced=True)
+    monkeypatch.setattr(type(model), "forward", torch.no_grad()(type(model).forward))
+    with pytest.raises(UnsupportedModelError, match="DebertaV2ForSequenceClassification cannot be tuned"):
+        TracedStudent(ensemble)

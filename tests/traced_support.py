@@ -66,6 +66,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**WINDOWS, "image_size": 28, "embed_dim": 64, "depths": [1, 1], "num_heads": [4, 8], "window_size": 7},
     ),
     "beit": ("Beit", "Image", {**IMAGE, "use_relative_position_bias": True, "use_mean_pooling": True}),
+    "mobilevit": (
+        "MobileViT", "Image",
+        {"image_size": 32, "hidden_sizes": [16] * 3, "neck_hidden_sizes": [8] * 5 + [16] * 2, "num_labels": 3},
+    ),
     "gpt2": ("GPT2", "Sequence", GPT2),
     "wav2vec2": ("Wav2Vec2", "Sequence", {**LAYER_NORM, "do_stable_layer_norm": True}),
     "hubert": ("Hubert", "Sequence", SOUND),

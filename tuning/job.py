@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,15 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
-from ..fusion import FusedClassifier, measure_merge_error
+from ..fusion import FusedClassifier, TracedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
 from .distillation import Targets, distillation_loss
 from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, linear_maps, merged, with_factors
-from .settings import BatchEnsemble, Epoch, Taught, best_epoch, derived_seed
+from .settings import BatchEnsemble, Epoch, PerMember, Taught, best_epoch, derived_seed
 from .taught_source import TaughtSource
 from .teachers import Teacher
+from .traced_student import TracedStudent
 from .tuning_data import TuningData
 from .tuning_state import State
 
@@ -38,10 +39,10 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Job(TuningData):
-    """The untuned ensemble, its tuning data, and the digests of both sources."""
+    """The untuned ensemble, fused or traced, its tuning data, and the digests of both sources."""
 
     bundle: Bundle
-    ensemble: FusedClassifier
+    ensemble: Any
     digests: tuple[str, str]
     unseen: list[str]  # classes without a labelled example
     teachers: list[Teacher]
@@ -100,6 +101,22 @@ def member_seed(seed: int, member: int) -> int:
     return derived_seed(seed, member) if member else seed
 
 
+def tune_members(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
+    """Tune in the way that the settings name; parts in ``separate`` are not averaged."""
+    how = job.settings.how
+    match how:
+        case _ if isinstance(job.ensemble, TracedClassifier):
+            return tune_traced(job, checkpoint)
+        case PerMember():
+            return tune_alone(job, separate, checkpoint)
+        case BatchEnsemble():
+            return tune_batch_ensemble(job, how, checkpoint)
+        case Taught():
+            return tune_taught(job, how, checkpoint)
+        case _:
+            return tune_jointly(job, checkpoint)
+
+
 def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     """Tune all members at once."""
     shared = shared_form(job.ensemble.state_dict())
@@ -123,25 +140,47 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
 
 def tune_taught(job: Job, how: Taught, checkpoint: Checkpoint) -> Outcome:
     """Let members learn from their teachers, with linear maps of their own from a layer on."""
-    ensemble, kind = job.ensemble, _targets(job)
+    ensemble = job.ensemble
     shared = shared_form(ensemble.state_dict())
     own: list[str] = []
     if how.gives_own(ensemble.members):
         own = [name for name, *_ in linear_maps(job.module(shared), first_layer(ensemble, how))]
     shared |= {f"{name}.weight": _each(shared[f"{name}.weight"], ensemble.members) for name in own}
-    if how.teacher_outputs is None and checkpoint.folder is not None:
-        checkpoint.create()
-    with ExitStack() as ends:
-        place = how.teacher_outputs or checkpoint.folder or ends.enter_context(TemporaryDirectory(prefix="hydrant."))
-        mean = how.mean_of_teachers or ensemble.members == 1
-        source = TaughtSource(job, how, job.teachers, kind, mean, job.digests[0], Path(place) / "teachers")
-        loss = partial(distillation_loss, kind=kind, softening=how.softening)
-        done = train(replace(job, training=source, loss=loss), job.module(shared), State(checkpoint, "all"))
+    with _with_teachers(job, checkpoint) as taught:
+        done = train(taught, job.module(shared), State(checkpoint, "all"))
     weights = done.weights
     if weights is not None:  # a bundle stores the bias beside the weight, in as many groups
         biases = {name: f"{name}.bias" for name in own if f"{name}.bias" in weights}
         weights = weights | {bias: _each(weights[bias], ensemble.members) for bias in biases.values()}
     return Outcome(weights, done.history[0], done.best, done.history, own=tuple(own))
+
+
+def tune_traced(job: Job, checkpoint: Checkpoint) -> Outcome:
+    """Tune a traced model as a whole, by its members together: from labels, or each from its teacher."""
+    if job.ensemble.members > 1 and len(set(job.ensemble.plan.members)) == 1:
+        log.warning("all members of %s keep the same heads, and stay equal; fuse by a plan with different heads",
+                    job.bundle.path)  # fmt: skip
+    student: Any = TracedStudent(job.ensemble)
+    with _with_teachers(job, checkpoint) as taught:
+        done = train(taught, student, State(checkpoint, "all"))
+    return Outcome(done.weights, done.history[0], done.best, done.history)
+
+
+@contextmanager
+def _with_teachers(job: Job, checkpoint: Checkpoint) -> Iterator[Job]:
+    """Yield the job with the teachers' outputs as targets; itself without teachers."""
+    how = job.settings.how
+    if not isinstance(how, Taught):
+        yield job
+        return
+    if how.teacher_outputs is None and checkpoint.folder is not None:
+        checkpoint.create()
+    with ExitStack() as ends:
+        place = how.teacher_outputs or checkpoint.folder or ends.enter_context(TemporaryDirectory(prefix="hydrant."))
+        kind, mean = _targets(job), how.mean_of_teachers or job.ensemble.members == 1
+        source = TaughtSource(job, how, job.teachers, kind, mean, job.digests[0], Path(place) / "teachers")
+        loss = partial(distillation_loss, kind=kind, softening=how.softening)
+        yield replace(job, training=source, loss=loss)
 
 
 def _each(tensor: Tensor, members: int) -> Tensor:

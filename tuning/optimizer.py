@@ -19,7 +19,7 @@ def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) 
     """AdamW over all tuned weights; biases, LayerNorms and factors do not decay."""
     named = tuned_parameters(module)
     kinds = ((True, settings.how.weight_decay), (False, 0.0))
-    sorts = [([tensor for name, tensor in named if decays(name) is kind], decay) for kind, decay in kinds]
+    sorts = [([tensor for name, tensor in named if decays(name, tensor.ndim) is kind], decay) for kind, decay in kinds]
     groups = [{"params": tensors, "weight_decay": decay} for tensors, decay in sorts if tensors]
     return torch.optim.AdamW(groups, lr=settings.how.learning_rate, fused=device.type in ("cpu", "cuda"))
 
@@ -29,13 +29,13 @@ def tuned_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
-def decays(name: str) -> bool:
-    """Return True if a weight decays.
+def decays(name: str, axes: int = 2) -> bool:
+    """Return True if a weight of some axes decays; vectors, such as LayerNorms of transformers, do not.
 
     >>> decays("layers.0.mlp.up.weight"), decays("layers.0.mlp.up.bias"), decays("embeddings.norm.weight")
     (True, False, False)
     """
-    return not (name.endswith((".bias", "_factor")) or name.rpartition(".")[0].endswith("norm"))
+    return axes > 1 and not (name.endswith((".bias", "_factor")) or name.rpartition(".")[0].endswith("norm"))
 
 
 def rate_at(update: int, updates: int, warmup: float) -> float:

@@ -119,7 +119,8 @@ class Taught(Jointly):
         softening: temperature of the softmax of teachers and members in the loss.
         mean_epochs: first epochs in which every member learns the teachers' mean.
         mean_of_teachers: every member learns the teachers' mean in all epochs.
-        views: for images, number of fixed views, mirrored and shifted; each epoch takes the next.
+        views: number of fixed views of the inputs; each epoch takes the next. The first is unchanged; in others images
+            are mirrored and shifted, and in texts 15 % of the tokens are hidden (token cutoff, Shen et al. 2020).
         fork_from: first layer with own linear maps (default: the plan's fork, else the last layer).
         teacher_outputs: folder that keeps the teachers' logits for later calls (default: with the progress).
     """

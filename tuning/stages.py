@@ -21,14 +21,15 @@ from ..data.examples import Examples, check_alike, check_folder, read_examples
 from ..data.fingerprints import Fingerprint
 from ..data.raw_inputs import is_pair
 from ..errors import InputError, cut, listing
-from ..fusion import FusedClassifier, load_ensemble
+from ..fusion import FusedClassifier, TracedClassifier, load_reference
 from ..progress import Progress
 from ..tasks.regression import loss_of
-from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly, tune_taught
+from .job import Job, Outcome, Weights, stored_form, tune_members
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
 from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
 from .teachers import Student, checked_teachers
+from .traced_student import check_options, tuned_classifier
 from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
 from .tuning_data import Source, held_out_share
 
@@ -39,7 +40,9 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
           reading: DataOptions, seed: int, progress: Progress) -> TuneReport:  # fmt: skip
     """Tune a bundle; see :func:`hydrant.tune`."""
     begun = time.monotonic()
-    bundle.architecture()  # raises unless the family is declared
+    traced = not bundle.any_architecture().is_declared
+    if traced:
+        check_options(bundle, how)
     settings = Settings(how, reading.batch_size, seed)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
@@ -51,19 +54,15 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
         checkpoint = job.checkpoint()
         if separate:  # parts that are already separate stay so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        match how:
-            case PerMember():
-                done = tune_alone(job, separate, checkpoint)
-            case BatchEnsemble():
-                done = tune_batch_ensemble(job, how, checkpoint)
-            case Taught():
-                done = tune_taught(job, how, checkpoint)
-            case _:
-                done = tune_jointly(job, checkpoint)
+        done = tune_members(job, separate, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            ensemble = _assembled(job, done.weights, separate, list(done.own))
+            ensemble: FusedClassifier | TracedClassifier
+            if traced:
+                ensemble = tuned_classifier(job.ensemble, done.weights)
+            else:
+                ensemble = _assembled(job, done.weights, separate, list(done.own))
             graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
@@ -90,8 +89,9 @@ def _job(
     paths = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
     if len(paths) == 2 and paths[0] == paths[1]:
         raise InputError(f"{data} is both data and validation; omit --validation to hold out a share")
-    ensemble = load_ensemble(bundle)
-    settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
+    ensemble: Any = load_reference(bundle)
+    traced = isinstance(ensemble, TracedClassifier)
+    settings = replace(settings, trunk=0 if traced else _left_alone(ensemble, settings.how))
 
     def read(source: Any, limit: int | None = None) -> Source:
         task = ensemble.architecture.task
@@ -114,7 +114,7 @@ def _job(
     unseen = _unseen(bundle, training)
     teachers = []
     if isinstance(settings.how, Taught):
-        if ensemble.members > 1:
+        if ensemble.members > 1 and not traced:
             first_layer(ensemble, settings.how)  # raises if members cannot have own weights
         if settings.how.unlabelled is not None:
             training = _with_unlabelled(training, settings.how, bundle, ensemble, reading)

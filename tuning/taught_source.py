@@ -1,7 +1,7 @@
 """Training inputs with their teachers' outputs as targets.
 
 Teachers run once: their logits are kept in files named by digests of teacher and data, so that an epoch costs what it
-costs with labels. Texts are read as they are; images in several fixed views, mirrored and shifted, one an epoch.
+costs with labels. Each epoch takes the next of several fixed views of the inputs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from ..bundle.staging import telling
 from ..data.batching import by_length
 from ..data.label_encoding import IGNORED, are_tags
 from ..errors import InputError, cut
-from ..models.checkpoint import load_model
+from ..models.tracing.traced_model import load_classifier
 from .distillation import Targets, soft_targets
 from .settings import Taught
 from .teachers import Teacher
 from .tuning_data import Source, TuningData
-
-SHIFT = 8  # an image moves by up to one in this many of its rows and columns
+from .views import Views
 
 
 class TaughtSource(Source):
@@ -39,8 +38,8 @@ class TaughtSource(Source):
         source = job.training
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch = source, how, kind, mean, 1
-        self.views = views = how.views if source.architecture.modality == "image" else 1
-        self._moves = np.random.default_rng(job.settings.seed).integers(-SHIFT, SHIFT + 1, (views, len(self), 3))
+        self._views = Views(source, how.views, job.settings.seed)
+        views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
         with telling(f"cannot keep the teachers' logits in {folder}", "; choose another folder (teacher_outputs)"):
@@ -63,7 +62,7 @@ class TaughtSource(Source):
 
     @property
     def _view(self) -> int:
-        return (self._epoch - 1) % self.views
+        return (self._epoch - 1) % self._views.count
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and targets of some inputs."""
@@ -90,7 +89,7 @@ class TaughtSource(Source):
     def _tensors(self, view: int, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the tensors of some inputs in a view; view 0 is unchanged."""
         tensors, _ = self._source.batch(indices)
-        return {name: moved(array, self._moves[view, indices]) if view else array for name, array in tensors.items()}
+        return self._views.of(tensors, view, indices)
 
     def _runs(
         self, work: Sequence[tuple[Teacher, int, Path]], batches: list[np.ndarray], device: torch.device
@@ -102,7 +101,7 @@ class TaughtSource(Source):
                 yield from (None for _ in batches)
                 continue
             if teacher not in loaded:
-                loaded = {teacher: load_model(teacher.source).to(device)}
+                loaded = {teacher: load_classifier(teacher.source).to(device)}
             part = file.with_suffix(".part")
             array = _opened(part, (int(self._starts[-1]), self.architecture.classes))
             for indices in batches:
@@ -140,14 +139,3 @@ def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
             start.replace(part)
     return np.lib.format.open_memmap(part, "r+")
 
-
-def moved(pixels: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Mirror and shift images [B, C, H, W] by moves [B, 3], each -SHIFT to SHIFT; edges are reflected."""
-    height, width = pixels.shape[2:]
-    down, right = height // SHIFT, width // SHIFT
-    padded = np.pad(pixels, ((0, 0), (0, 0), (down, down), (right, right)), mode="reflect")
-    rows = np.arange(height) + down + np.rint(moves[:, [1]] * down / SHIFT).astype(int)  # [B, H]
-    columns = np.arange(width) + right + np.rint(moves[:, [2]] * right / SHIFT).astype(int)  # [B, W]
-    columns = np.where(moves[:, [0]] > 0, columns[:, ::-1], columns)
-    images, channels = np.arange(len(pixels))[:, None, None, None], np.arange(pixels.shape[1])[:, None, None]
-    return padded[images, channels, rows[:, None, :, None], columns[:, None, None, :]]

@@ -18,9 +18,9 @@ from ..data.processor import Processor, from_transformers
 from ..data.raw_inputs import is_pair
 from ..errors import InputError, UnsupportedModelError, cut, listing
 from ..fusion.parity import first_difference
-from ..models.checkpoint import find_processor, is_dual_encoder, load_model, model_labels
+from ..models.checkpoint import find_processor, model_labels
 from ..models.family_registry import architecture_of
-from ..models.tracing.traced_model import described
+from ..models.tracing.traced_model import described, load_classifier
 
 log = logging.getLogger(__name__)
 TYPES = "token_type_ids"
@@ -62,10 +62,9 @@ def checked_teachers(
 
 
 def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
-    if (Path(source) / MANIFEST).is_file() or is_dual_encoder(source):
-        kind = "a bundle" if (Path(source) / MANIFEST).is_file() else "a CLIPModel without classes"
-        raise InputError(f"teacher {source} is {kind}; expected a checkpoint of a classifier")
-    model, ours = load_model(source), student.architecture
+    if (Path(source) / MANIFEST).is_file():
+        raise InputError(f"teacher {source} is a bundle; expected a checkpoint of a classifier")
+    model, ours = load_classifier(source), student.architecture
     theirs = _architecture(model)
     if theirs.modality != ours.modality or theirs.task != ours.task:
         what = f"a {theirs.modality} model for {theirs.task}"

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.graphs import graph_metadata, graph_tensors
 from ..bundle.manifest import MANIFEST
-from ..bundle.original_check import ORIGINAL_CHECK
+from ..bundle.original_check import ORIGINAL_CHECK, preprocessing_alone
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
 from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep, telling
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
-from ..fusion import FusedClassifier, save_bundle
+from ..fusion import FusedClassifier, TracedClassifier, save_bundle
 from ..metrics.gates import Precision
 from ..tasks import MEMBER_OUTPUTS
 
 if TYPE_CHECKING:
     from ..export.graph_form import GraphForm
 
-EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16 and INT8 depend on data
+EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16, INT8 and a traced model's BF16 depend on data
 
 REPORTS = {f"reports/{verb}.json": f"{verb} {{}}" for verb in ("verify", "profile")}
 REPORTS["reports/evaluation.json"] = "evaluate {} --data FILE"
@@ -68,10 +68,12 @@ class Graphs:
     @classmethod
     def of(cls, bundle: Bundle, target: Path) -> Graphs:
         """Return the graphs of a bundle whose successor will be at ``target``; call it before long work."""
-        again = {name: _form(bundle.file(onnx_name(name))) for name in EXPORTED_AGAIN if bundle.has(onnx_name(name))}
+        traced = not bundle.any_architecture().is_declared
+        files = {name: onnx_name(name) for name in EXPORTED_AGAIN[: 1 if traced else None]}
+        again = {name: _form(bundle.file(file), traced) for name, file in files.items() if bundle.has(file)}
         dropped = {}
-        for precision, data in (("fp16", " [--data FILE]"), ("int8", " --data FILE")):
-            if bundle.has(onnx_name(precision)):
+        for precision, data in (("fp16", " [--data FILE]"), ("bf16", " [--data FILE]"), ("int8", " --data FILE")):
+            if precision not in files and bundle.has(onnx_name(precision)):
                 dropped[onnx_name(precision)] = f"hydrant export {target} --precision {precision}{data}"
         for name in engine_names(bundle):
             facts = read_metadata(bundle, name)
@@ -81,9 +83,8 @@ class Graphs:
         return cls(again, dropped | _unsigned(bundle, target))
 
 
-def write_tuned(
-    bundle: Bundle, ensemble: FusedClassifier, target: Path, force: bool, facts: dict[str, Any], checkpoint: Checkpoint
-) -> Graphs:
+def write_tuned(bundle: Bundle, ensemble: FusedClassifier | TracedClassifier, target: Path, force: bool,
+                facts: dict[str, Any], checkpoint: Checkpoint) -> Graphs:  # fmt: skip
     """Write the tuned bundle atomically; it may replace the untuned one."""
     from ..export import export
 
@@ -98,9 +99,11 @@ def write_tuned(
         ends.enter_context(locked(stage))  # `save_bundle` has released its lock on this folder
         for precision, form in graphs.again.items():
             export(stage, precision, form)
-        same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # of the processor alone
+        same = {name: now.read(name) for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)}
+        if ORIGINAL_CHECK in same:
+            same[ORIGINAL_CHECK] = preprocessing_alone(now.read_json(ORIGINAL_CHECK))
         if same:
-            Bundle.open(stage).add({name: now.read(name) for name in same})
+            Bundle.open(stage).add(same)
         ends.enter_context(checkpoint.aside())  # until the bundle is in place
     return graphs
 
@@ -120,12 +123,13 @@ def _unsigned(bundle: Bundle, target: Path) -> dict[str, str]:
     return {SIGNATURE: f"hydrant sign {target} --key KEY"} if (bundle.path / SIGNATURE).is_file() else {}
 
 
-def _form(path: Path) -> GraphForm:
-    """Return the form of a graph, without choices that change only rounding."""
+def _form(path: Path, traced: bool) -> GraphForm:
+    """Return the form of a graph, without choices that change only rounding; a traced graph has one form."""
     from ..export.graph_form import GraphForm
 
     try:
-        facts: dict[str, Any] = {name: graph_metadata(path)[f"hydrant.{name}"] for name in ("lowering", "attention")}
+        names = () if traced else ("lowering", "attention")
+        facts: dict[str, Any] = {name: graph_metadata(path)[f"hydrant.{name}"] for name in names}
         members = any(output.name in MEMBER_OUTPUTS for output in graph_tensors(path)[1])
         return GraphForm(**facts, member_outputs=members)
     except (ValueError, KeyError) as error:

@@ -46,7 +46,7 @@ def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[
         for block, kept in zip(blocks, keep, strict=True):
 
             def silence(_: nn.Module, given: tuple[Tensor, ...], columns: Tensor = gate(block, kept)) -> tuple[Tensor]:
-                return (given[0] * columns,)
+                return (given[0] * columns.to(given[0]),)
 
             hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(silence).remove)
         yield

@@ -52,6 +52,17 @@ def load_traced(source: str | Path) -> Any:
     return prepared(model)
 
 
+def load_classifier(source: str | Path) -> Any:
+    """Load a classifier of a declared family, or else of any class that can be traced."""
+    try:
+        return checkpoint.load_model(source)
+    except UnsupportedModelError as error:
+        try:
+            return load_traced(source)
+        except UnsupportedModelError:
+            raise error from None
+
+
 def taken(model: Any) -> Any:
     """Copy of a model in memory, prepared as by :func:`load_traced`; the caller's model is unchanged."""
     loaded: Any = own_copy(prepared(shared_copy(model)))  # rejects before copying tensors
