@@ -15,10 +15,11 @@ import pytest
 import support
 import torch
 import transformers
-from hydrant import HeadPlan, Jointly, Reading, fuse, load_ensemble, save_bundle
+from hydrant import Bundle, HeadPlan, Jointly, Reading, fuse, load_ensemble, save_bundle
 from hydrant.cli import main as cli
 from hydrant.errors import InputError
 from hydrant.fusion import FusedClassifier
+from hydrant.hub.card import model_card
 from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.models.tracing.traced_model import load_classifier
 from hydrant.tuning import Taught, TuneReport, taught_source, tune, tuning_data, views
@@ -445,4 +446,7 @@ def test_the_command_teaches(text: School, tmp_path: Path, monkeypatch: pytest.M
     assert cli.main(["tune", "bundle", "--data", "train.csv", *words, "--teachers", *map(str, text.teachers)]) == 0
     facts = json.loads((tmp_path / "taught" / "hydrant.json").read_text())["fusion"]["tuned"]
     assert [each["name"] for each in facts["teachers"]] == [each.name for each in text.teachers]
+    assert facts["unlabelled"] == len(text.inputs)
+    card = model_card(Bundle.open(tmp_path / "taught"), "owner/name")
+    assert "hydrant tune out/ --teachers teacher-0 teacher-1 teacher-2 --data train.csv" in card
     assert text.distances(load_ensemble(tmp_path / "taught")).argmin(axis=1).tolist() == OWN

@@ -200,7 +200,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "epochs": done.epochs, "best_epoch": done.after.epoch,
         **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
-        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers]} if job.teachers else {}),
+        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers],
+            "unlabelled": job.training.unlabelled} if job.teachers else {}),
     }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 
