@@ -249,10 +249,19 @@ def test_images_move_by_an_eighth_with_reflected_edges() -> None:
 
 
 @schools("text", "tokens", "image")
-def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path) -> None:
-    """A file a teacher and view, a row an input or token; view 0 is unchanged, others move or hide parts."""
+def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file a teacher and view, a row an input or token; view 0 is unchanged, others move or hide parts.
+
+    Targets are those of inputs, or of the first tokens of words.
+    """
+    read: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        taught_source, "soft_targets", lambda each, *a, **o: read.append(each) or soft_targets(each, *a, **o)
+    )
     school.teach(school.bundle(tmp_path / "bundle"), ROWS, epochs=1, views=2, teacher_outputs=tmp_path / "kept")
     kept = [np.load(file) for file in (tmp_path / "kept" / "teachers").iterdir()]
+    units = sum(map(len, school.inputs[:ROWS])) if school.task == "tokens" else ROWS
+    assert sum(int((~each.isnan()).sum()) for each in read) == MEMBERS * units * kept[0].shape[1]
     inputs, image, rng = school.inputs[:ROWS], school.task == "image", np.random.default_rng(0)
     assert len(kept) == MEMBERS * (1 if school.task == "tokens" else 2)
     processor = load_processor(school.model, "image" if image else "text")
