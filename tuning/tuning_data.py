@@ -179,8 +179,7 @@ class Activations(Source):
         self._kept = _room(int(self._starts[-1]), width, file) if source.views == 1 else None
         self._real = np.ones(int(self._starts[-1]), bool)  # padding may also precede tokens
         if self._kept is None:
-            why = "too little disk space for the activations" if source.views == 1 else "several views"
-            log.info("%s of %s; the trunk runs in every epoch", why, source.title)
+            log.info("the trunk runs in every epoch on %s: several views, or too little disk space", source.title)
             return
         batches = by_length(source.lengths, job.settings.batch_size)
         for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):
