@@ -138,4 +138,3 @@ def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
                 np.save(file, np.full(shape, np.nan, np.float32))
             start.replace(part)
     return np.lib.format.open_memmap(part, "r+")
-
