@@ -45,8 +45,10 @@ EPOCHS = 4
 class Study:
     """One set: splits, teachers, and a folder for bundles."""
 
-    def __init__(self, subject: Any, work: Path, labelled: int | None, unlabelled: int | None, train: Any) -> None:
-        self.subject, self.work, self.name = subject, work, subject.name
+    def __init__(
+        self, subject: Any, work: Path, labelled: int | None, unlabelled: int | None, train: Any, quick: bool
+    ) -> None:
+        self.subject, self.work, self.name, self.quick = subject, work, subject.name, quick
         data: Data = subject.data
         self.choosing, self.fitting = random_parts(data.validation, 2, 0)
         order = np.random.default_rng(0).permutation(len(data.train))
@@ -62,7 +64,8 @@ class Study:
     def calibrated(self, folder: Path) -> dict[str, Any]:
         """Calibrate and evaluate a bundle; return figures, decisions and operations."""
         data = self.subject.data
-        hydrant.calibrate(folder, self.fitting, data.ood_validation, fit=self.train)
+        fit = None if self.quick else self.train
+        hydrant.calibrate(folder, self.fitting, data.ood_validation, fit=fit)
         hydrant.evaluate(folder, data.test, data.ood_test)
         bundle = hydrant.Bundle.open(folder)
         model = bundle.read_json(REPORT)["models"][0]
@@ -86,7 +89,7 @@ class Study:
 
     def row(self, name: str, seed: int, how: Any, options: dict[str, Any]) -> dict[str, Any]:
         """Build one variant, or read its figures from an earlier run."""
-        place = self.work / f"{name.replace(' ', '-')}-{seed}"
+        place = self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}-{seed}"
         done = place.with_suffix(".json")
         if done.is_file():
             return json.loads(done.read_text())
@@ -114,7 +117,7 @@ class Study:
 
     def fixed(self, name: str, models: Sequence[Path]) -> dict[str, Any]:
         """The single model, or the teachers as an exact Deep Ensemble."""
-        place = self.work / name
+        place = self.work / f"{'quick-' * self.quick}{name}"
         done = place.with_suffix(".json")
         if done.is_file():
             return json.loads(done.read_text())
@@ -136,6 +139,7 @@ def main() -> None:
     parser.add_argument("--labelled", type=int, help="labelled training examples (default: all)")
     parser.add_argument("--unlabelled", type=int, help="further examples whose labels are hidden")
     parser.add_argument("--variants", nargs="*", default=[FORKS, MEAN, TUNED], help="NAME or NAME:OPTION=VALUE,…")
+    parser.add_argument("--quick", action="store_true", help="without the distance, for curves")
     options = parser.parse_args()
     work = options.work or Path("out/studies") / options.set
     kinds: dict[str, Any] = {"clinc150": Clinc150, "vision": Vision}
@@ -145,7 +149,7 @@ def main() -> None:
     place = work / ("teaching" if options.labelled is None else f"teaching-{options.labelled}-{options.unlabelled}")
     place.mkdir(parents=True, exist_ok=True)
     train = None if options.labelled is None else lambda examples: few(subject, place, examples)
-    study = Study(subject, place, options.labelled, options.unlabelled, train)
+    study = Study(subject, place, options.labelled, options.unlabelled, train, options.quick)
     report: dict[str, Any] = {**harness.about(subject.data.sizes()), "rows": {}}
     rows = report["rows"]
     rows["single"] = [study.fixed("single", study.teachers[:1])]

@@ -28,6 +28,7 @@ from ..runtime.backends.reference import TorchSingle
 from ..runtime.collect import Sweep
 from ..tasks import TASKS
 from .competitors import Model
+from .deep_ensemble import TEACHERS
 from .dropout import KIND
 from .evaluation_options import EvaluationOptions
 from .metric_names import BASELINES
@@ -178,7 +179,11 @@ def _fitted(
     return score, f"last vector, {'one Gaussian, ' * (classes is None)}covariance shrunk (OAS)"
 
 
-WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
+WHOLE = {
+    "checkpoint": "the checkpoint itself",
+    KIND: "the checkpoint itself, without dropout",
+    TEACHERS: "one of its checkpoints",
+}
 
 
 def single_model_of(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""Models under evaluation: bundles on a backend, checkpoints and MC dropout in PyTorch."""
+"""Models under evaluation: bundles on a backend, checkpoints, Deep Ensembles and MC dropout in PyTorch."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from ..bundle.store import Bundle
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
-from ..errors import InputError, UnsupportedModelError, listing
+from ..errors import InputError, UnsupportedModelError
+from ..models.plan_cost import cost_of
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from ..tasks import TASKS
+from .deep_ensemble import TEACHERS, CheckpointMembers, DeepEnsemble, class_order, operations_of
 from .dropout import KIND, DropoutPasses, DropoutSpec, dropout_spec
 from .fair_rival import RIVAL, restored_rival, single_model
 
 
 @dataclass(frozen=True)
 class Model:
-    """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, ``"single"`` or ``"control"``.
+    """An open model: a ``"bundle"``, ``"checkpoint"``, ``"mc-dropout"``, or one of the following kinds.
 
     A ``"single"`` is a bundle of one member with all heads, or a checkpoint with the calibration and distance that
-    ``make`` stored for it; a ``"control"`` is such a bundle, tuned. ``columns`` [C] are the indices of the first
-    model's classes in this model. ``module`` loads its PyTorch module; ``as_bundle`` writes a checkpoint as a bundle.
-    ``twin``: a checkpoint whose logits are those of the model before it.
+    ``make`` stored for it; a ``"control"`` is such a bundle, tuned, and ``"taught"`` one that was tuned from teachers.
+    ``"teachers"`` are a Deep Ensemble. ``columns`` [C] are the indices of the first model's classes in this model.
+    ``module`` loads its PyTorch module; ``as_bundle`` writes a checkpoint as a bundle. ``twin``: a checkpoint whose
+    logits are those of the model before it. ``operations``: of one input; ``None`` for a traced model.
     """
 
     name: str
@@ -53,17 +56,24 @@ class Model:
     as_bundle: Callable[[Path], Any] | None = None
     twin: bool = False
     bundle: Bundle | None = None
+    operations: int | None = None
 
 
-def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None, opened: ExitStack,
+Competitor = str | Path | DeepEnsemble
+
+
+def open_models(bundle: Bundle, compare: Sequence[Competitor], backend: str, precision: str | None, opened: ExitStack,
                 examples: Examples, seed: int = 0) -> list[Model]:  # fmt: skip
     """Open the bundle and its competitors, in this order."""
     models: list[Model] = []
+    named = [each for each in compare if not isinstance(each, DeepEnsemble)]
     for source in (bundle, *compare):
-        if isinstance(source, Bundle) or (Path(source) / MANIFEST).is_file():
+        if isinstance(source, DeepEnsemble):
+            opening = [_open_deep_ensemble(source, bundle, opened, examples)]
+        elif isinstance(source, Bundle) or (Path(source) / MANIFEST).is_file():
             own = source if isinstance(source, Bundle) else Bundle.open(source)
             opening = [_open_bundle(own, backend, precision, bundle.labels, opened, examples)]
-        elif (dropout := dropout_spec(source, compare)) is not None:
+        elif (dropout := dropout_spec(source, named)) is not None:
             opening = [_open_dropout(dropout, bundle, opened, examples, seed)]
         else:
             bare = _open_checkpoint(source, bundle, opened, examples)
@@ -118,20 +128,24 @@ def _open_bundle(
 
         return load_reference(bundle)
 
-    plan, tuned = bundle.plan(), "tuned" in bundle.manifest.get("fusion", {})
+    plan, tuned = bundle.plan(), bundle.manifest.get("fusion", {}).get("tuned")
     whole = plan.head_counts() == [[plan.heads] * plan.layers]
+    kind = "single" if tuned is None else "taught" if tuned.get("teachers") else "control"
     return Model(
         bundle_name(bundle.path),
-        ("control" if tuned else "single") if whole else "bundle",
+        kind if whole else "bundle",
         runs,
         runs.precision,
         examples.processor(architecture, lambda: bundle.processor_for("read texts or images")),
         architecture,
-        _columns(bundle.labels, labels, str(bundle.path)),
+        class_order(bundle.labels, labels, bundle.path),
         plan,
         Calibration.of(bundle),
         module,
         bundle=bundle,
+        operations=operations_of(architecture)
+        if whole or not architecture.is_declared
+        else cost_of(bundle).fused.flops,
     )
 
 
@@ -157,11 +171,33 @@ def _open_checkpoint(
             lambda: from_transformers(checkpoint.load_processor(source, architecture.modality), architecture),
         ),
         architecture,
-        _columns(ensemble.labels, bundle.labels, str(source)),
+        class_order(ensemble.labels, bundle.labels, source),
         ensemble.plan,
         Calibration(),
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
+        operations=operations_of(architecture),
+    )
+
+
+def _open_deep_ensemble(deep: DeepEnsemble, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
+    """Open checkpoints as the members of one model; one processor prepares the inputs of all."""
+    from ..fusion.parity import common_processor
+    from ..runtime.backends.reference import TorchModule
+
+    members = CheckpointMembers(deep.sources, deep.temperature)
+    shape = members.architecture
+    if not examples.ready:
+        common_processor(deep.sources, shape)  # raises if they differ
+    return replace(
+        _open_checkpoint(deep.sources[members.reader], bundle, opened, examples, members.models[members.reader]),
+        name=deep.name,
+        kind=TEACHERS,
+        runs=opened.enter_context(TorchModule(members)),
+        plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, members.members),
+        calibration=Calibration(temperature=deep.temperature),
+        as_bundle=None,
+        operations=operations_of(*members.shapes),
     )
 
 
@@ -184,6 +220,7 @@ def _open_dropout(dropout: DropoutSpec, bundle: Bundle, opened: ExitStack, examp
         runs=opened.enter_context(TorchModule(passes)),
         plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, dropout.passes),
         as_bundle=None,
+        operations=operations_of(*[shape] * dropout.passes),
     )
 
 
@@ -199,13 +236,3 @@ def _loaded(source: str | Path, bundle: Bundle) -> Any:
         name = f"{source} is a CLIPModel without classes, and {bundle.path} has no prompts"
         raise InputError(f"{name}; compare with a bundle: `hydrant fuse {source} --classes …`")
     return load_zero_shot(source, recorded)
-
-
-def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarray:
-    """Return the index of each wanted class in a model's own classes."""
-    if sorted(own) != sorted(wanted):
-        differing = sorted(set(own) ^ set(wanted))
-        names = listing(differing, 5)
-        raise InputError(f"{source} and the evaluated bundle have different classes: {names} are not in both")
-    places = {label: index for index, label in enumerate(own)}
-    return np.array([places[label] for label in wanted])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ..bundle.data_overlap import JUDGED, overlaps
-from ..bundle.hub_download import unwrapped
 from ..bundle.manifest import MANIFEST
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
@@ -27,7 +26,8 @@ from ..metrics.gates import Precision
 from ..progress import Progress, no_progress
 from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
-from .competitors import open_models
+from .competitors import Competitor, open_models
+from .deep_ensemble import DeepEnsemble, competitor
 from .evaluation_options import EvaluationOptions
 from .latency import time_models
 from .model_reports import decide, in_order, model_reports, sweep
@@ -43,7 +43,7 @@ def evaluate(
     data: Any,
     ood: Any = None,
     *,
-    compare: Sequence[str | Path] = (),
+    compare: Sequence[Competitor] = (),
     figures: EvaluationOptions = EvaluationOptions(),
     backend: str = "torch",
     precision: Precision | None = None,
@@ -66,9 +66,10 @@ def evaluate(
             Face data set is ``hf:NAME:CONFIG:SPLIT``. Data that the bundle was neither tuned nor calibrated on. In
             Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution (OOD) test data; labels are ignored.
-        compare: checkpoints or bundles to compare with, or mc-dropout:10 for MC dropout. ``mc-dropout:10:CHECKPOINT``
-            averages 10 passes of a checkpoint with its dropout on; without CHECKPOINT it is the one checkpoint that is
-            compared with. All know the same classes.
+        compare: checkpoints or bundles to compare with, or deep-ensemble:A,B, or mc-dropout:10. ``deep-ensemble:A,B``
+            averages checkpoints (in Python also ``evaluation.deep_ensemble.DeepEnsemble``), and
+            ``mc-dropout:10:CHECKPOINT`` 10 passes of a checkpoint with its dropout on; without CHECKPOINT it is the one
+            checkpoint that is compared with. All know the same classes.
         figures: measured beside quality and detection: ``EvaluationOptions(corruptions=True, latency=True)``, or
             ``EvaluationOptions(baselines=True, fit="train.csv")``.
         backend: backend that runs the bundles; auto takes the first that works. Divergences of the members need torch,
@@ -93,8 +94,8 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = located(bundle, revision)
-    compare = (compare,) if isinstance(compare, str | Path) else compare
-    compare = [unwrapped(Path(each)) if Path(each).is_dir() else each for each in compare]
+    compare = [competitor(each) for each in ([compare] if isinstance(compare, Competitor) else compare)]
+    paths = [Path(each) for each in compare if not isinstance(each, DeepEnsemble)]
     task = bundle.any_architecture().task
     _check_html(html, bundle)
     folder = report_folder(bundle, report)
@@ -114,7 +115,7 @@ def evaluate(
     batch_size = reading.batch_size
     notes = [
         note
-        for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
+        for source in (bundle, *(Bundle.open(path) for path in paths if (path / MANIFEST).is_file()))
         for note in overlaps(source, "evaluating", {"data": test_set, "ood": ood}, refused=() if force else JUDGED)
     ]
     with ExitStack() as opened:
@@ -150,6 +151,7 @@ def evaluate(
         latency_note = None
         if figures.latency or html is not None:
             reports, latency_note = time_models(models, reports, test_set.inputs[:batch_size], progress)
+    taught = "teachers" in bundle.manifest.get("fusion", {}).get("tuned", {})
     evaluation = EvaluationReport(
         data=test_set.name, examples=len(test_set), ood=None if ood is None else ood.name,
         ood_examples=None if ood is None else len(ood), resamples=figures.bootstrap, seed=seed,
@@ -157,7 +159,7 @@ def evaluate(
         batch=None if reports[0].latency_ms is None else min(len(test_set), batch_size), models=reports, files=[],
         html=None if html is None else Path(html), latency_note=latency_note, notes=notes,
         fit=None if training is None else training.name, fit_examples=None if training is None else len(training),
-        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None),
+        task=task, calibration=bundle.digests()[CALIBRATION], headline=headlines(reports, ood is not None, taught),
     )  # fmt: skip
     return _written(bundle, evaluation, evidence, folder)
 

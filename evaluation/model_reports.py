@@ -19,6 +19,7 @@ from ..runtime import Prediction
 from ..runtime.prediction import decided
 from ..tasks import TASKS
 from .competitors import Model
+from .deep_ensemble import TEACHERS
 from .observation import Evidence, Observation, observe
 from .report import Figure, ModelReport, Noise
 
@@ -58,11 +59,12 @@ def model_reports(
                 temperatures=() if calibration.labels is None else calibration.temperatures,
                 labels=measured.label_rows(),
                 calibration=_rules(model.calibration),
+                operations=model.operations,
             )
         )
     single = next((place for place, model in enumerate(models) if place and model.kind == "single"), None)
     for place, report in enumerate(reports):
-        if single is not None and report.kind == "control":
+        if single is not None and report.kind in ("control", "taught", TEACHERS):
             beside = report.figures, reports[single].figures, drawn[place], drawn[single]
             reports[place] = replace(report, over_single=differences(*beside, task.compared))
     return reports, notes

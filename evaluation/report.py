@@ -52,7 +52,8 @@ class BaselineReport:
 class ModelReport:
     """One model's metrics by name (``Task.columns``).
 
-    ``over_single``: a control's metrics minus those of the calibrated single model, on the same resamples.
+    ``over_single``: metrics of a control, or of teachers, minus those of the calibrated single model, on the same
+    resamples. ``operations``: of one input; ``None`` for a traced model.
 
     ``calibration``: what its ``calibration.json`` says of decisions; empty if nothing was fitted.
 
@@ -78,6 +79,7 @@ class ModelReport:
     temperatures: tuple[float, ...] = ()
     labels: tuple[Mapping[str, Any], ...] = ()
     over_single: Mapping[str, Figure] = field(default_factory=dict)
+    operations: int | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -182,7 +182,7 @@ def _summary(report: EvaluationReport, picture: str) -> Section:
         keys[score] = f"ood.{score}.fpr95"
     decisions = {name: DECISIONS[name] for name in MAIN_DECISIONS}
     metrics = [*_figures(report, columns, keys), *_fact_rows(decisions, [each.decisions for each in report.models])]
-    header, *rows = zip(*metrics, *_latencies(report)[:1], strict=True)
+    header, *rows = zip(*metrics, *_costs(report, related=False), strict=True)
     named = [[Cell(model.name), *row] for model, row in zip(report.models, rows, strict=True)]
     table = Table(["", *(cell.text for cell in header)], {"": named})
     return Section("Verdict", [table], [*_advice(report), DIRECTIONS], report.headline, picture, broad=True)
@@ -252,15 +252,20 @@ def _models(report: EvaluationReport) -> Section:
         facts.append([(model.kind,), (str(model.members),), (temperature,), *places])
     rows = [[Cell(name), *starmap(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     words = report.latency_note or ("" if report.batch else "measure it with hydrant evaluate --latency")
-    table = Table(_named(report), {"": [*rows, *_latencies(report)]})
+    table = Table(_named(report), {"": [*rows, *_costs(report)]})
     return Section("Models and latency", [table], [f"Latency: {words}."] if words else [])
 
 
-def _latencies(report: EvaluationReport) -> list[Row]:
-    """Return a row of latencies, and of their ratios to the last model's, if measured."""
-    times = np.array([model.latency_ms for model in report.models], float)  # None: NaN
-    rows = {f"ms for a batch of {report.batch}": (times, "{:.1f}")}
-    if len(times) > 1:
+def _costs(report: EvaluationReport, related: bool = True) -> list[Row]:
+    """Return rows of operations and latencies that are known; ``related``: also latencies ÷ the last model's."""
+    times, operations = (
+        np.array([getattr(model, name) for model in report.models], float)  # None: NaN
+        for name in ("latency_ms", "operations")
+    )
+    single = next((place for place, model in enumerate(report.models) if model.kind == "single"), None)
+    rows = {} if single is None else {"operations ÷ single": (operations / operations[single], "{:.2f} ×")}
+    rows[f"ms for a batch of {report.batch}"] = times, "{:.1f}"
+    if related and len(times) > 1:
         rows[f"cost relative to {report.models[-1].name}"] = times / times[-1], "{:.2f} ×"
     return [
         [Cell(name), *(Cell(form.format(value) if math.isfinite(value) else "–") for value in values)]

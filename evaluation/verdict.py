@@ -8,13 +8,16 @@ from itertools import groupby
 
 from ..bundle.calibration import OOD
 from ..tasks import Column
+from .deep_ensemble import TEACHERS
 from .metric_names import DIFFERENCES, close, is_zero
 from .report import Difference, Figure, ModelReport, Verdict
 
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
 SCALED = ("nll", "ece", "label_ece")
-OWN = ("single", "checkpoint", "control")  # forms of the evaluated bundle's checkpoint
+OWN = ("single", "checkpoint", "control", "taught", TEACHERS)  # models that the sentences on the single model cover
+GAINS = ("nll", "rmse")  # metrics of the teachers' gain; the first that is measured
+QUALITY = ("accuracy", "exact_match", "rmse")  # each task has one
 
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
@@ -24,18 +27,19 @@ def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
     return [_verdict(models[0], model) for model in models[1:]]
 
 
-def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
-    """Return the verdict in at most three short sentences, without numbers.
+def headlines(models: Sequence[ModelReport], detection: bool, taught: bool = False) -> list[str]:
+    """Return the verdict in at most three short sentences; only the one on teachers has numbers.
 
     The single model calibrated alike is the fair rival of the members; without it, every competitor has a sentence.
-    ``detection``: OOD data were given.
+    With it and with teachers, the first sentence compares their gains over it. ``detection``: OOD data were given.
+    ``taught``: the bundle was tuned from teachers.
     """
     compared = verdicts(models)
     singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
-    rival = singles[0] if singles and models[0].kind == "bundle" else None
+    rival = singles[0] if singles and models[0].kind in ("bundle", "taught") else None
     flags = _name(models[0].calibration.get("thresholds", {}).get(OOD, {}).get("score", ""))
-    sentences = [] if rival is None else _gains(rival, flags)
-    if rival is not None and _unfinished(models):
+    sentences = [] if rival is None else [*_kept(models), *_forks(models), *_gains(rival, flags, models[0].kind)]
+    if rival is not None and _unfinished(models, taught):
         sentences.insert(2, "In accuracy or NLL, tuning alone improves the single model: train it further first.")
     for each, model in zip(compared, models[1:], strict=True):
         gaps = [gap.figure for gap in each.differences if gap.figure in SCALED and gap.outcome == WORSE]
@@ -48,20 +52,55 @@ def headlines(models: Sequence[ModelReport], detection: bool) -> list[str]:
     return [*sentences, *(_headline(models[0].name, each) for each in others)][:3] if compared else [ALONE]
 
 
-def _gains(verdict: Verdict, flags: str) -> list[str]:
-    """Describe what the members add to the single model, and what not; ``flags`` is the score that flags inputs."""
+def _kept(models: Sequence[ModelReport]) -> list[str]:
+    """Return the share that the bundle keeps of the teachers' gain over the single model, and its share of the cost."""
+    teachers = next((each for each in models if each.kind == TEACHERS), None)
+    name = next((each for each in GAINS if teachers and each in teachers.over_single), None)
+    if teachers is None or name is None:
+        return []
+    gain, title = teachers.over_single[name], DIFFERENCES[name].title
+    if gain.value >= 0 or gain.high >= 0:  # NaN without intervals
+        return [f"No gain of the {teachers.name} in {title} over the single model is shown."]
+    ours, single = models[0], next(each for each in models if each.kind == "single")
+    share = (ours.figures[name].value - single.figures[name].value) / gain.value
+    whose, their = ("'", "their") if teachers.name.endswith("s") else ("'s", "its")
+    kept, cost = f"{100 * share:.0f} %" if share > 0 else "none", ""
+    if ours.operations and teachers.operations:
+        cost = f", at {100 * ours.operations / teachers.operations:.0f} % of {their} operations"
+    key = next(each for each in QUALITY if each in ours.figures)
+    quality = [f"{each:.3f}" for each in (ours.figures[key].value, teachers.figures[key].value)]
+    sentence = f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}"
+    return [f"{sentence}; {DIFFERENCES[key].title} {quality[0]}, {teachers.name} {quality[1]}."]
+
+
+def _forks(models: Sequence[ModelReport]) -> list[str]:
+    """Describe what members add to one model that learnt the teachers' mean."""
+    taught = next((each for each in models[1:] if each.kind == "taught" and models[0].kind == "bundle"), None)
+    outcomes = {} if taught is None else _outcomes(_verdict(models[0], taught))
+    if not outcomes or UNJUDGED in outcomes.values():
+        return []
+    better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
+    advice = "" if better else ": `hydrant make --teachers … --members 1` is simpler"
+    gain = f"improve {_and(better)}" if better else "show no clear gain"
+    lost = f", and worsen {_and(worse)}" if worse else ""
+    return [f"Over one model taught by the teachers' mean, the members {gain}{lost}{advice}."]
+
+
+def _gains(verdict: Verdict, flags: str, kind: str) -> list[str]:
+    """Describe what the members, or teaching, add to the single model; ``flags`` is the score that flags inputs."""
+    who, s, do = ("Teaching", "s", "does") if kind == "taught" else ("The members", "", "do")
     outcomes = _outcomes(verdict)
     better, worse = (_titles(outcomes, name) for name in (BETTER, WORSE))
     if UNJUDGED in outcomes.values():
-        return [f"The members and the {verdict.against}, were compared without intervals."]
-    lost = f", and are worse in {_and(worse)}" if worse else ""
+        return [f"The {verdict.against}, was compared without intervals."]
+    lost = f", and worsen{s} {_and(worse)}" if worse else ""
     if not better:
         advice = "`hydrant make --members 1` builds that model, which is simpler."
-        return [f"The members show no clear gain over the {verdict.against}{lost}.", advice]
-    sentences = [f"The members improve {_and(better)} over the {verdict.against}{lost}."]
+        return [f"{who} show{s} no clear gain over the {verdict.against}{lost}.", advice]
+    sentences = [f"{who} improve{s} {_and(better)} over the {verdict.against}{lost}."]
     if flags in outcomes:
-        verb = {BETTER: "improve", WORSE: "worsen"}.get(outcomes.pop(flags), "do not clearly change")
-        sentences.append(f"Flags use the {flags}, which the members {verb}.")
+        verb = {BETTER: f"improve{s}", WORSE: f"worsen{s}"}.get(outcomes.pop(flags), f"{do} not clearly change")
+        sentences.append(f"Flags use the {flags}, which {who.lower()} {verb}.")
     if same := _titles(outcomes, UNSHOWN):
         sentences.append(f"No difference is shown in {_and(same)}.")
     return sentences
@@ -93,15 +132,15 @@ def _titles(outcomes: Mapping[str, str], name: str) -> list[str]:
     return [*titles, *([f"OOD detection by {_and(scores)}"] if scores else [])]
 
 
-def _unfinished(models: Sequence[ModelReport]) -> bool:
+def _unfinished(models: Sequence[ModelReport], taught: bool) -> bool:
     """Return True if tuning alone raises the accuracy, or lowers the NLL by more than the members do.
 
     The evidence is a control, the single model tuned alike; without one, the bundle's members alone, which keep fewer
-    heads than a control and so understate what tuning brings.
+    heads than a control and so understate what tuning brings. Members that teachers taught are no evidence.
     """
     ours, rival = models[0], next(model for model in models[1:] if model.kind == "single")
     cases = [(each.over_single, "", each.figures) for each in models if each.kind == "control"]
-    for differences, prefix, tuned in cases or [(rival.differences, "member_", ours.figures)]:
+    for differences, prefix, tuned in cases or [(rival.differences, "member_", ours.figures)] * (not taught):
         accuracy, nll = (differences.get(prefix + name) for name in ("accuracy", "nll"))
         if accuracy is not None and accuracy.low > 0:
             return True

@@ -1,0 +1,119 @@
+"""A Deep Ensemble (Lakshminarayanan et al. 2017): several checkpoints, of any sizes and families, as members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle.head_plan import HeadPlan
+from ..bundle.hub_download import unwrapped
+from ..bundle.traced import AnyArchitecture
+from ..errors import InputError, UnsupportedModelError, cut, listing
+from ..models.checkpoint import load_model, model_labels
+from ..models.family_registry import architecture_of
+from ..models.plan_cost import cost_of
+
+TEACHERS, WORD = "teachers", "deep-ensemble"
+
+
+@dataclass(frozen=True)
+class DeepEnsemble:
+    """A competitor: checkpoints with the same classes and preprocessing, and one temperature for all of them."""
+
+    sources: tuple[str | Path, ...]
+    temperature: float = 1.0
+    name: str = "Deep Ensemble"
+
+
+def competitor(source: str | Path | DeepEnsemble) -> str | Path | DeepEnsemble:
+    """Parse ``deep-ensemble:A,B``; for a folder, return the one that holds the model's files."""
+    if isinstance(source, DeepEnsemble):
+        return source
+    word, _, names = str(source).partition(":")
+    if word != WORD or Path(source).exists():
+        return unwrapped(Path(source)) if Path(source).is_dir() else source
+    sources = tuple(names.split(","))
+    if len(sources) < 2 or not all(sources):
+        raise InputError(f"competitor {cut(source)} names too few checkpoints; expected two or more: {WORD}:A,B")
+    return DeepEnsemble(sources)
+
+
+class CheckpointMembers:
+    """Checkpoints in their own classes of transformers, for ``TorchModule`` and ``tuning.loop.measure``.
+
+    ``reader`` is the place of the one with the most input tensors, among these with the shortest inputs. Its
+    ``architecture`` describes the inputs of all, and logits have the order of its classes.
+
+    Raises:
+        InputError: a checkpoint has another task, other inputs or other classes.
+    """
+
+    distance = None
+
+    def __init__(self, sources: Sequence[str | Path], temperature: float = 1.0) -> None:
+        self.members, self._temperature, self._orders = len(sources), temperature, []
+        loaded = [_loaded(source) for source in sources]
+        self.models, self.shapes = [model for model, _ in loaded], [shape for _, shape in loaded]
+        self.reader = max(range(len(loaded)), key=lambda n: (len(loaded[n][1].input_names), -loaded[n][1].max_sequence))
+        first, (model, self.architecture) = str(sources[self.reader]), loaded[self.reader]
+        for source, (own, shape) in zip(sources, loaded, strict=True):
+            kind, wanted = (f"for {each.task} of {each.modality} inputs" for each in (shape, self.architecture))
+            if kind != wanted:
+                raise InputError(f"{source} is {kind}, {first} {wanted}; expected models of one kind")
+            order = class_order(model_labels(own.config), model_labels(model.config), source, first)
+            self._orders.append(order.tolist())
+
+    def eval(self) -> CheckpointMembers:
+        """Return the checkpoints, which were loaded in evaluation mode."""
+        return self
+
+    def parameters(self) -> Iterator[Any]:
+        """Iterate over all weights."""
+        return (weight for model in self.models for weight in model.parameters())
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Return all checkpoints as members (``fusion.FusedOutput`` or its like), from tensors of a batch [B, …]."""
+        import torch
+
+        from ..fusion.output_heads import summarize_task
+
+        logits = [
+            model(**{name: inputs[name] for name in shape.input_names if name in inputs}).logits[..., order]
+            for model, shape, order in zip(self.models, self.shapes, self._orders, strict=True)
+        ]
+        return summarize_task(self.architecture, torch.stack(logits), (self._temperature,))
+
+
+def _loaded(source: str | Path) -> tuple[Any, AnyArchitecture]:
+    """Load a classifier of any family, and describe it."""
+    try:
+        model = load_model(source)
+        return model, architecture_of(model)
+    except UnsupportedModelError:
+        from ..models.tracing.traced_model import described, load_traced
+
+        model = load_traced(source)
+        return model, described(model)
+
+
+def operations_of(*models: AnyArchitecture) -> int | None:
+    """Operations of one input in unpruned models, summed; ``None`` if one is traced."""
+    declared = [each for each in models if each.is_declared]
+    plans = [HeadPlan.all_heads(each.family, each.layers, each.heads) for each in declared]
+    costs = [cost_of(each, plan).single.flops for each, plan in zip(declared, plans, strict=True)]
+    return sum(costs) if len(costs) == len(models) else None
+
+
+def class_order(
+    own: Sequence[str], wanted: Sequence[str], source: str | Path, other: str = "the evaluated bundle"
+) -> np.ndarray:
+    """Return the index of each wanted class, those of ``other``, in a model's own classes."""
+    if sorted(own) != sorted(wanted):
+        names = listing(sorted(set(own) ^ set(wanted)), 5)
+        raise InputError(f"{source} and {other} have different classes: {names} are not in both")
+    places = {label: index for index, label in enumerate(own)}
+    return np.array([places[label] for label in wanted])
