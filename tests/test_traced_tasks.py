@@ -258,8 +258,7 @@ def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...]
         losses.append(4 * torch.nn.functional.kl_div(student, target, reduction="batchmean"))
     torch.stack(losses).mean().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    matrices, vectors = ([each for each in model.parameters() if (each.ndim > 1) is kind] for kind in (True, False))
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [{"params": [each], "weight_decay": 0.01 * (each.ndim > 1)} for each in model.parameters()]
     torch.optim.AdamW(groups, lr=3e-3).step()
     stored = load_file(tmp_path / "out" / "fused.safetensors")
     for name, parameter in model.named_parameters():
@@ -279,11 +278,6 @@ def test_an_interrupted_tuning_goes_on_to_the_same_bundle(taught: tuple[Any, ...
     assert one.digests() == other.digests()
     assert one.read_json("original_check.json")["inputs"][0]["probabilities"] == {}
     assert hydrant.verify(one, "onnxruntime", reading=hydrant.Reading(examples=20)).passed
-    plan, changed = one.plan(), load_reference(one)
-    assert isinstance(changed, TracedClassifier)
-    inputs = inputs_of(changed.architecture, 3, 9)
-    logits = by_hooks("deberta-v3", changed.original, plan, inputs)
-    np.testing.assert_allclose(changed(**inputs).member_logits.numpy(), logits, atol=2e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -169,9 +169,7 @@ def _check_alike(training: Source, held_out: Source) -> None:
         raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
-def _assembled(
-    job: Job, weights: Weights, separate: frozenset[str], own: list[str]
-) -> FusedClassifier | TracedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> Any:
     """Return the tuned module in the form that a bundle stores."""
     if isinstance(job.ensemble, TracedClassifier):
         return tuned_classifier(job.ensemble, weights)
