@@ -53,6 +53,7 @@ class CheckpointMembers:
     """
 
     distance = None
+    architecture: Any
 
     def __init__(self, sources: Sequence[str | Path], temperature: float = 1.0) -> None:
         self.members, self._temperature, self._orders = len(sources), temperature, []

@@ -68,8 +68,8 @@ def test_rows_against_transformers(
         ensemble = fuse(bert_checkpoint)
         ensemble.provenance |= facts
         save_bundle(ensemble, tmp_path / name, load_processor(bert_checkpoint, "text"))
-    deep = DeepEnsemble(tuple(checkpoints), 1.5, "teachers")
-    compare = [*(tmp_path / name for name in tuned), deep, f"deep-ensemble:{checkpoints[0]},{bert_checkpoint}"]
+    compare: list[Any] = [*(tmp_path / name for name in tuned), DeepEnsemble(tuple(checkpoints), 1.5, "teachers")]
+    compare.append(f"deep-ensemble:{checkpoints[0]},{bert_checkpoint}")
     figures = Figures(bootstrap=20)
     report = evaluate(text_bundle, test, ood, compare=compare, figures=figures, report=tmp_path / "report")
     _, single, control, taught, row, two = report.models
@@ -94,7 +94,7 @@ def test_rows_against_transformers(
 
 def test_their_temperature_can_be_fitted(checkpoints: list[Path], tmp_path: Path) -> None:
     data = read_examples(write_texts(tmp_path / "val.csv", 40, 3), list("abcde"))
-    members = CheckpointMembers(checkpoints)
+    members: Any = CheckpointMembers(checkpoints)
     assert checkpoints[members.reader].name == "tiny-bert", "it reads token types"
     processor = from_transformers(load_processor(checkpoints[members.reader], "text"), members.architecture)
     found = measure(members, Source(data, processor, members.architecture), Settings(Jointly(), 8, 0))

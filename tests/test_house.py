@@ -71,9 +71,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options profile_targets profile_report __init__ deep_ensemble dropout fair_rival
-            competitors report metric_names observation model_reports baselines bisect classes drawing
-            latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
+            cost_estimate evaluation_options profile_targets profile_report __init__ deep_ensemble dropout
+            fair_rival competitors report metric_names observation model_reports baselines bisect classes
+            drawing latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,39 @@ def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoin
         if record is not None:
             fork = Bundle.open(report.bundle).plan().fork
             assert record["settings"]["frozen"] == (0 if model["name"] == "control-whole" else fork)
+
+
+@pytest.mark.parametrize("members", [None, 1])
+def test_members_learn_from_teachers(
+    members: int | None, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Rows of the report: the result, the single model, one model taught by the mean, and the teachers; resumable."""
+    teachers = [save_checkpoint(tmp_path / f"teacher-{seed}", seed=seed) for seed in (1, 2)]
+    more = tmp_path / "unlabelled.csv"
+    more.write_text("text\n" + "\n".join(f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)))
+    recipe = Recipe(members=members, budget=1.2, epochs=1, learning_rate=1e-3) if members is None else Recipe(members=1)
+    made = partial(
+        make_small, tables, bert_checkpoint, tmp_path / "out", recipe=recipe, teachers=teachers, unlabelled=more,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        made(say=stopping_at("tune"))
+    files = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out.make/outputs/teachers").iterdir()}
+    assert files, "teachers ran once"
+    report = made()
+    kinds = [model["kind"] for model in report.stages["evaluate"]["models"]]
+    tuned = report.stages["tune"]["tuned"]
+    taught = ["taught" if tuned else "single"]
+    assert report.examples["unlabelled"] == len(more.read_text().splitlines()) - 1
+    if members == 1:
+        assert kinds == [*taught, "single", "checkpoint", "teachers"]
+    else:
+        assert [kinds[0], *kinds[-1:]] == ["bundle", "teachers"]
+        assert len(Bundle.open(report.bundle).plan().members) == 2
+        assert (tmp_path / "out.control/taught-by-mean").is_dir()
+    assert report.stages["teachers"]["temperature"] > 0
+    for wrong in ({"recipe": Recipe(fast=True)}, {"recipe": Recipe(members=3)}, {"teachers": ()}):
+        with pytest.raises(InputError, match="teachers"):
+            made(**wrong)
 
 
 @given(

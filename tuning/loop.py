@@ -203,7 +203,7 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
     return f"tune with a lower learning rate than {how.learning_rate:g}, such as {how.learning_rate / 10:g}"
 
 
-def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
+def measure(module: Any, source: Source, settings: Settings) -> dict[str, Any]:
     """NLL, accuracy and ECE at the best temperature, for regression NLL and RMSE; leaves the evaluation mode on."""
     outputs = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels

@@ -86,7 +86,8 @@ class Recipe:
         """Return the recipe with its defaults for a number of teachers."""
         if not teachers:
             self._check_single(OF_TUNING)
-            return replace(self, members=self.members or MEMBERS, epochs=self.epochs or EPOCHS)
+            members = 1 if self.single else self.members or MEMBERS
+            return replace(self, members=members, epochs=self.epochs or EPOCHS)
         if self.fast or self.control:
             name = "fast" if self.fast else "control"
             raise InputError(f"{name} excludes teachers, which train all members and their control; omit one of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .data_splits import Parts
-from .recipe import Recipe
+from .recipe import EPOCHS, MEMBERS, Recipe
 
 FIXED = 25.0
 """Seconds of steps that hardly depend on the data: imports, export, resampling and pictures."""
@@ -17,10 +17,10 @@ def estimated_seconds(an_example: float, parts: Parts, recipe: Recipe, teachers:
     about five times. Teachers run once over the training data, then all layers are trained, twice for the control.
     """
     training, reported = len(parts.training), len(parts.reporting) + len(parts.unknown_reporting or ())
-    assert recipe.members is not None and recipe.epochs is not None  # resolved
-    passes = 1 if recipe.single else 3 + recipe.epochs * recipe.members
+    epochs, members = recipe.epochs or EPOCHS, recipe.members or MEMBERS
+    passes = 1 if recipe.single else 3 + epochs * members
     if teachers:
-        passes = 3 + teachers + 3 * recipe.epochs * (1 if recipe.members == 1 else 2)
+        passes = 3 + teachers + 3 * epochs * (1 if recipe.single else 2)
     work = passes * training + 2 * len(parts.fitting) + 5 * reported
     return FIXED + work * an_example
 
