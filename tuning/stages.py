@@ -24,7 +24,7 @@ from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, TracedClassifier, load_reference
 from ..progress import Progress
 from ..tasks.regression import loss_of
-from .job import Job, Outcome, Weights, stored_form, tune_members
+from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly, tune_taught
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
 from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
@@ -54,15 +54,19 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
         checkpoint = job.checkpoint()
         if separate:  # parts that are already separate stay so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        done = tune_members(job, separate, checkpoint)
+        match how:
+            case PerMember():
+                done = tune_alone(job, separate, checkpoint)
+            case BatchEnsemble():
+                done = tune_batch_ensemble(job, how, checkpoint)
+            case Taught() if not traced:
+                done = tune_taught(job, how, checkpoint)
+            case _:
+                done = tune_jointly(job, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            ensemble: FusedClassifier | TracedClassifier
-            if traced:
-                ensemble = tuned_classifier(job.ensemble, done.weights)
-            else:
-                ensemble = _assembled(job, done.weights, separate, list(done.own))
+            ensemble = _assembled(job, done.weights, separate, list(done.own))
             graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
@@ -168,8 +172,10 @@ def _check_alike(training: Source, held_out: Source) -> None:
         raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> FusedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> Any:
     """Return the tuned module in the form that a bundle stores."""
+    if isinstance(job.ensemble, TracedClassifier):
+        return tuned_classifier(job.ensemble, weights)
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
     if separate:  # like M checkpoints without averaging of these parts
