@@ -454,3 +454,12 @@ def test_the_command_teaches(text: School, tmp_path: Path, monkeypatch: pytest.M
     card = model_card(Bundle.open(tmp_path / "taught"), "owner/name")
     assert "hydrant tune out/ --teachers teacher-0 teacher-1 teacher-2 --data train.csv" in card
     assert text.distances(load_ensemble(tmp_path / "taught")).argmin(axis=1).tolist() == OWN
+
+
+def test_prepared_tensors_with_padding_before_them_teach(text: School, tmp_path: Path) -> None:
+    """Views hide tokens of inputs in which the mask hides some already."""
+    tensors = {name: tensor.flip(1).numpy() for name, tensor in make_inputs("bert", batch=ROWS).items()}
+    data = (tensors, text.labels[:ROWS])
+    how = Taught(teachers=text.teachers, epochs=2)
+    report = tune(text.bundle(tmp_path / "bundle"), data, how, validation=data, reading=READING)
+    assert report.epochs == 2
