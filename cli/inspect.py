@@ -343,6 +343,7 @@ def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
     if not isinstance(facts, Mapping):
         return []
     how = "each member independently" if facts.get("per_member") else "all members jointly"
+    how = f"from {len(facts['teachers'])} teachers" if isinstance(facts.get("teachers"), list) else how
     line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
     line += short(str(facts.get("data")), 60)
     match facts.get("nll"):

@@ -196,7 +196,9 @@ def _origin(
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
-        lines.append(f"Tuned above the fork{_data(tuned)}{epochs}.")
+        names = ", ".join(plain(each.get("name")) for each in tuned.get("teachers", ()))
+        how = f"Taught by {names}" if names else "Tuned above the fork"
+        lines.append(f"{how}{_data(tuned)}{epochs}.")
     else:
         lines.append("Not tuned after the fusion.")
     if calibration.fitted:

@@ -19,6 +19,7 @@ from ..bundle.store import Bundle, onnx_name
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_folder, read_examples
 from ..data.fingerprints import Fingerprint
+from ..data.raw_inputs import is_pair
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, TracedClassifier, load_reference
 from ..progress import Progress
@@ -141,6 +142,8 @@ def _with_unlabelled(
     check_folder(how.unlabelled, ensemble.architecture.modality)
     more = read_examples(how.unlabelled, None, columns=reading, role="unlabelled")
     check_alike(Examples(training.inputs, None, training.name), more)
+    if any(map(is_pair, more.inputs)) != any(map(is_pair, training.inputs)):
+        raise InputError(f"only one of {training.name} and unlabelled {more.source} holds pairs; expected both or none")
     return training.extended(
         more.inputs, more.processor(ensemble.architecture, partial(bundle.processor_for, "read unlabelled data"))
     )
@@ -203,7 +206,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "epochs": done.epochs, "best_epoch": done.after.epoch,
         **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
-        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers]} if job.teachers else {}),
+        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers],
+            "unlabelled": job.training.unlabelled} if job.teachers else {}),
     }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 

@@ -39,7 +39,7 @@ class TaughtSource(Source):
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch = source, how, kind, mean, 1
         self._views = Views(source, how.views, job.settings.seed)
-        views = self._views.count
+        self.views = views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
         with telling(f"cannot keep the teachers' logits in {folder}", "; choose another folder (teacher_outputs)"):
@@ -62,7 +62,7 @@ class TaughtSource(Source):
 
     @property
     def _view(self) -> int:
-        return (self._epoch - 1) % self._views.count
+        return (self._epoch - 1) % self.views
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and targets of some inputs."""

@@ -41,6 +41,7 @@ class Source:
     """Labelled examples as batches of tensors; texts are tokenised once, images prepared batch by batch."""
 
     views = 1  # forms of each input, of which an epoch takes one
+    unlabelled = 0  # inputs at the end without labels of their own
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
@@ -76,7 +77,7 @@ class Source:
             more = np.zeros((len(inputs), *labels.shape[1:]), labels.dtype)
         examples = Examples([*self.inputs, *inputs], np.concatenate([labels, more]), self.name)
         both = Source(examples, processor, self.architecture)
-        both.title = f"{self.title} and {len(inputs)} unlabelled inputs"
+        both.unlabelled = len(inputs)
         return both
 
     def at_epoch(self, epoch: int) -> Source:  # noqa: ARG002 - for subclasses
