@@ -7,7 +7,7 @@ The command line prints the message as one line and exits with status 2, or 1 fo
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
@@ -103,10 +103,22 @@ def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
 
 
+def check_whole(name: str, value: Any, least: int = 0, most: int = LARGEST, what: str = "a whole number") -> None:
+    """Reject a value that is not a whole number within bounds."""
+    if not is_whole(value, least, most):
+        bounds = f"{least} or more" if most >= LARGEST else f"{least} to {most}"
+        raise InputError(f"{name} is {cut(value)}; expected {what}, {bounds}")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Reject a value that is not one of some names."""
+    if value not in (names := list(choices)):
+        raise InputError(f"{name} is {cut(value)}; expected one of {', '.join(names)}")
+
+
 def check_seed(seed: Any) -> None:
     """Reject a seed that is not a whole number from 0 to 2⁶³ − 1."""
-    if not is_whole(seed, most=2**63 - 1):
-        raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
+    check_whole("seed", seed, most=2**63 - 1)
 
 
 def check_plain(options: Any) -> None:

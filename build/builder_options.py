@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ..bundle.traced import AnyArchitecture
 from ..data.audio import MOST_SECONDS
 from ..engines.metadata import MODULES, Library, Profile, Shape
-from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
+from ..errors import BackendError, InputError, check_choice, check_plain, check_whole, cut, require
 
 LARGEST = 65536  # largest size of an axis
 SAMPLES = MOST_SECONDS * 48_000  # of the longest sound at its highest rate
@@ -44,8 +44,8 @@ class Builder:
         check_plain(self)
         for name, least, most in (("optimization_level", 0, 5), ("workspace", 1, 2**20)):
             value = getattr(self, name)
-            if value is not None and not is_whole(value, least, most):
-                raise InputError(f"{name.replace('_', ' ')} is {cut(value)}; expected {least} to {most}")
+            if value is not None:
+                check_whole(name, value, least, most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,7 @@ class TensorRT(Builder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (level := self.hardware_compatibility) not in get_args(Hardware):
-            raise InputError(f"hardware compatibility is {cut(level)}; expected {', '.join(get_args(Hardware))}")
+        check_choice("hardware_compatibility", self.hardware_compatibility, get_args(Hardware))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +148,7 @@ def optimization_profiles(
 ) -> tuple[Profile, ...]:
     """Optimization profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
-    if fixed := _fixed_shape(architecture):
+    if fixed := architecture.fixed_shape:
         if sequence:
             raise InputError("--sequence is for text and waveforms; this model's inputs have a fixed size; omit it")
         axes: list[list[Shape]] = [[fixed] * 3] * len(batches)
@@ -165,13 +164,6 @@ def optimization_profiles(
         least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))
         profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
     return tuple(profiles)
-
-
-def _fixed_shape(architecture: AnyArchitecture) -> Shape:
-    """Shape of one image or spectrogram; empty for texts and waveforms, which have many lengths."""
-    if architecture.modality == "image":
-        return architecture.channels, architecture.image_height, architecture.image_width
-    return architecture.spectrogram
 
 
 def _sequences(architecture: AnyArchitecture, sequence: Sequence[str | int]) -> list[Range]:

@@ -13,14 +13,13 @@ from typing import Any
 
 from msgspec import structs
 
-from ..bundle.graphs import check_graph
+from ..bundle.graphs import checked_graph
 from ..bundle.staging import check_file, write_atomically
-from ..bundle.store import Bundle, onnx_name, resolve
+from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.traced import AnyArchitecture
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
-from ..errors import BundleError, GateError, InputError, cut
+from ..errors import BundleError, GateError, InputError, check_choice, cut
 from ..progress import Progress, no_progress
 from .attention_patterns import attention_patterns
 from .builder_options import (
@@ -95,8 +94,7 @@ def build_engine(
         raise InputError(f"{problem}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
     trt = open_library(library)
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {cut(precision)}; expected one of {', '.join(PRECISIONS)}")
+    check_choice("precision", precision, PRECISIONS)
     name = name or f"{library}-{precision}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")
@@ -108,7 +106,7 @@ def build_engine(
         if file is not None:
             check_file(Path(file))
     bundle.check_addable(engine_path(name))
-    graph = _graph(bundle, precision)
+    graph, _ = checked_graph(bundle, [precision], BundleError)
     messages = Messages(gpu=this_gpu() is not None)
     try:
         compiled = compile_graph(trt, graph, profiles, options, messages, progress)
@@ -120,7 +118,9 @@ def build_engine(
         for warning in warnings:
             log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(profiles))
-    blocks, unfusable = _attention(graph, architecture)
+    blocks, unfusable = (
+        (architecture.layers, {}) if architecture.is_declared else attention_patterns(graph, architecture)
+    )
     targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
     facts = EngineFile(
         library=library,
@@ -164,24 +164,6 @@ def _write_beside(path: Path, data: bytes) -> None:
         write_atomically(path, data)
     except InputError as error:
         log.warning("%s", error)
-
-
-def _graph(bundle: Bundle, precision: str) -> Path:
-    """Path of the graph, with its digest and metadata checked."""
-    name = onnx_name(precision)
-    if not bundle.has(name):
-        remedy = f"create it with `hydrant export {bundle.path} --precision {precision}`"
-        raise BundleError(f"bundle {bundle.path} has no {name}; {remedy}")
-    if bundle.has(f"{name}.data"):
-        bundle.file(f"{name}.data")
-    path = bundle.file(name)
-    check_graph(bundle, name)
-    return path
-
-
-def _attention(graph: Path, architecture: AnyArchitecture) -> tuple[int, dict[str, int]]:
-    """Attention blocks of a graph, and the number of those without a fused kernel by reason."""
-    return (architecture.layers, {}) if architecture.is_declared else attention_patterns(graph, architecture)
 
 
 def _check_fused(facts: EngineFile, declared: bool) -> None:

@@ -58,6 +58,11 @@ class Threshold:
         if self.score not in SIDES:
             raise ValueError(f"a threshold on {cut(self.score)}; expected a score: {', '.join(SIDES)}")
 
+    def beyond(self, scores: np.ndarray) -> np.ndarray:
+        """True for scores on the uncertain side, bool; compared in float32."""
+        value = np.float32(self.value)
+        return np.asarray(scores < value if self.side == "below" else scores > value)
+
     def to_json(self) -> dict[str, Any]:
         """The threshold as a JSON object."""
         return {"score": self.score, "side": self.side, **_plain(self)}
@@ -112,7 +117,7 @@ class LabelDecisions:
     n: Count = 0
 
 
-RATES = ("abstain", "out_of_distribution")  # decisions, by field of a prediction
+RATES = {"abstain": ABSTAIN, "out_of_distribution": OOD}  # field of a prediction → its threshold
 
 
 class Rate(Spec, frozen=True):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import BundleError, cut
+from ..errors import BundleError, HydrantError, cut
 from .calibration import Calibration
 from .manifest import MANIFEST
-from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
+from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name
 
 METADATA, KEY, VALUE = 14, 1, 2  # fields of ONNX's ModelProto and StringStringEntryProto
 GRAPH, INPUT, OUTPUT = 7, 11, 12  # fields of ModelProto and GraphProto
@@ -36,6 +36,21 @@ def tokenizer_source(bundle: Bundle) -> str:
     digests = bundle.digests()
     names = (f"{PROCESSOR}/tokenizer.json", f"{PROCESSOR}/tokenizer_config.json")
     return " ".join(digests[name] for name in names if name in digests)
+
+
+def checked_graph(bundle: Bundle, precisions: Sequence[str], raises: type[HydrantError]) -> tuple[Path, str]:
+    """File and precision of the first graph that a bundle has, with digests and metadata checked."""
+    precision = next((each for each in precisions if bundle.has(onnx_name(each))), None)
+    if precision is None:
+        option = "" if precisions[0] == "fp32" else f" --precision {precisions[0]}"
+        wrong = f"bundle {bundle.path} has no {onnx_name(precisions[0])}"
+        raise raises(f"{wrong}; make it with `hydrant export {bundle.path}{option}`")
+    name = onnx_name(precision)
+    path = bundle.file(name)
+    check_graph(bundle, name)
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    return path, precision
 
 
 def check_all_graphs(bundle: Bundle) -> None:

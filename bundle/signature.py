@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import BundleError, InputError, cut, listing, require
 from .hub_download import Snapshot, is_foreign_link
 from .manifest import MANIFEST
-from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages, telling
+from .staging import PURPOSE, flush, locked, sha256_of, stage_in, stages
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
@@ -81,8 +81,7 @@ def sign(
             config.use_elliptic_key_signer(private_key=private, password=password.encode() if password else None)
     place = bundle.path / SIGNATURE
     hashing = _library("hashing").Config()
-    unwritable = telling(f"cannot write into bundle {bundle.path}")
-    with unwritable, owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
+    with stage_in(bundle.path) as stage, locked(bundle.path):
         passing = [each.name for each in stages(bundle.path, PURPOSE)]  # also those of other processes
         hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
         config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)

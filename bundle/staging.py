@@ -141,6 +141,13 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
                 os.close(descriptor)
 
 
+@contextmanager
+def stage_in(bundle: Path) -> Iterator[Path]:
+    """A stage in a bundle's folder, which a failed rollback leaves."""
+    with telling(f"cannot write into bundle {bundle}"), owned_folder(bundle, PURPOSE, unless=JOURNAL) as stage:
+        yield stage
+
+
 def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
     while True:
         folder = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"

@@ -255,7 +255,7 @@ class Bundle:
         new_folders = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
         staging.recover(self.path)
         try:
-            with self._stage() as stage:
+            with staging.stage_in(self.path) as stage:
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
                 with staging.locked(self.path), staging.uninterrupted():
                     staging.settle(self.path)  # the last holder of the lock may have been killed
@@ -278,19 +278,12 @@ class Bundle:
     def check_addable(self, name: str) -> None:
         """Check that ``add`` can write a file, and raise as it would; call this before long work."""
         self.check_own()
-        with self._stage() as stage:
+        with staging.stage_in(self.path) as stage:
             staged(self.path, stage, name, b"")
             place = self.path / name
             above = next(folder for folder in place.parents if folder.exists())
             if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
                 raise PermissionError(errno.EACCES, f"{name} cannot have its place")
-
-    @contextmanager
-    def _stage(self) -> Iterator[Path]:
-        """A stage, which a failed rollback leaves."""
-        told = staging.telling(f"cannot write into bundle {self.path}")
-        with told, staging.owned_folder(self.path, staging.PURPOSE, unless=staging.JOURNAL) as stage:
-            yield stage
 
     def check_own(self) -> None:
         """Reject changes of a Hub download, which other programs share."""

@@ -14,7 +14,7 @@ from ..bundle.density_file import Density
 from ..bundle.store import Bundle
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, check_choice, cut, is_whole
 from ..metrics.class_metrics import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import LENGTHS, TorchFeatures
@@ -206,8 +206,7 @@ def best_set(
 
 def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, width: int) -> None:
     """Raise ``InputError`` for an unknown form, a rank out of range, or one of the options without training data."""
-    if form not in get_args(DistanceForm):
-        raise InputError(f"distance_form is {cut(form)}; expected {' or '.join(get_args(DistanceForm))}")
+    check_choice("distance_form", form, get_args(DistanceForm))
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
     for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
         if fit is None and value is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import LARGEST, InputError, cut
+from ..errors import LARGEST, InputError, check_choice
 from .terminal import progress
 
 Target = Callable[..., Any]
@@ -113,8 +113,7 @@ def choose(
 ) -> list[Any]:
     """Create one or more of several option types, and reject options that only the others have."""
     for word in chosen:
-        if word not in kinds:
-            raise InputError(f"{flag} {cut(word)} is unknown; expected one of {', '.join(kinds)}")
+        check_choice(flag, word, kinds)
     for word, kind in kinds.items():
         for (target, name), action in options.taken.items():
             useful = any((kinds[one], name) in options.taken for one in chosen)

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..bundle.staging import atomic_file, check_file, destination
+from ..bundle.staging import atomic_file, destination
 from ..bundle.strict_json import json_line
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
@@ -31,7 +31,7 @@ from ..runtime.offline.ray_engine import Actors, ray_engine
 from ..runtime.offline.row_files import (
     JsonLines,
     Sink,
-    check_form,
+    check_outputs,
     failures,
     filed,
     form_of,
@@ -114,36 +114,26 @@ def _check(options: argparse.Namespace) -> None:
     files, ray = options.input not in (None, ["-"]), options.engine == "ray"
     large = "--shard" if options.shard else "--engine ray"
     divided = options.shard or ray
+    unclear = sum(map(bool, (options.inputs, options.pair, options.input))) != 1
+    mixed = "-" in (options.input or []) and len(options.input) > 1
+    table = not (options.json or options.output or options.input)
+    aside = options.skip_invalid and options.input
+    actors = "actors" in options or "actor_gpus" in options
     refusals = {
-        "expected inputs in one form: texts or images as arguments, files with --input, or pairs with --pair": [
-            bool(options.inputs),
-            bool(options.pair),
-            bool(options.input),
-        ].count(True)
-        != 1,
-        "--input - reads standard input and excludes other files; omit - or the files": options.input is not None
-        and "-" in options.input
-        and len(options.input) > 1,
-        "--read applies only to --input FILE; omit it": not files and hasattr(options, "read"),
-        "--probabilities does not fit into a table; add --json or --output FILE": options.probabilities
-        and not (options.json or options.output or options.input),
-        "--errors needs --input and --skip-invalid; add them": options.errors
-        and not (options.skip_invalid and options.input),
+        "expected inputs in one form: texts or images as arguments, files with --input, or pairs with --pair": unclear,
+        "--input - reads standard input and excludes other files; omit - or the files": mixed,
+        "--read applies only to --input FILE; omit it": hasattr(options, "read") and not files,
+        "--probabilities does not fit into a table; add --json or --output FILE": options.probabilities and table,
+        "--errors needs --input and --skip-invalid; add them": options.errors and not aside,
         f"{large} divides the rows of files; add --input FILE": divided and not files,
         f"{large} writes to a file; add --output FILE": divided and not options.output,
         "--chunk needs --shard; add it (--shard 1/1 for all rows)": "chunk" in options and not divided,
-        "--actors and --actor-gpus need --engine ray; add it": not ray
-        and ("actors" in options or "actor_gpus" in options),
+        "--actors and --actor-gpus need --engine ray; add it": actors and not ray,
     }
     for refusal, applies in refusals.items():
         if applies:
             raise InputError(refusal)
-    for place in filter(None, (options.output, options.errors)):
-        check_form(place)
-        check_file(place)
-    regular = options.errors and destination(options.errors)
-    if regular and options.output and regular == destination(options.output):
-        raise InputError(f"{options.output} is the file of both --output and --errors; name two files")
+    check_outputs(options.output, options.errors)
     if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
 

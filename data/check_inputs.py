@@ -74,10 +74,9 @@ def _random_batch(spec: InputSpec, count: int, rng: np.random.Generator, length:
     """A synthetic batch; ``length`` in tokens or samples per input."""
     if spec.modality == "text":
         return _random_texts(spec, count, rng, length)
-    if spec.modality == "audio" and not spec.spectrogram:
+    if not spec.fixed_shape:
         return _random_sounds(spec, count, rng, length)
-    shape = spec.spectrogram or (spec.channels, spec.image_height, spec.image_width)
-    return {spec.input_names[0]: rng.standard_normal((count, *shape), np.float32)}
+    return {spec.input_names[0]: rng.standard_normal((count, *spec.fixed_shape), np.float32)}
 
 
 def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None) -> Batch:

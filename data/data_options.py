@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, check_whole, cut
 
 TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
 
@@ -33,8 +33,7 @@ class DataOptions:
             if not isinstance(name, str) or not name:
                 raise InputError(f"the column name is {cut(name)}; expected a name from the header")
         for option, value, least in (("examples", self.examples or 0, 0), ("batch_size", self.batch_size, 1)):
-            if not is_whole(value, least):
-                raise InputError(f"{option} is {cut(value)}; expected a whole number, {least} or more")
+            check_whole(option, value, least)
 
     def limit(self, usual: int | None = None) -> int | None:
         """Maximum number of examples, ``usual`` if none is set; ``None`` for all."""

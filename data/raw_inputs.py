@@ -13,7 +13,8 @@ from ..errors import InputError, cut, listing
 from .data_options import DataOptions
 
 # Names of ready tensors, equal to the graphs' input names.
-TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
+FLOATS = ("pixel_values", "input_values", "input_features")
+TENSORS = ("input_ids", "attention_mask", "token_type_ids", *FLOATS)
 PAIR = "text_pair"  # key of a second text, as in transformers pipelines
 WORDS = "tokens"  # key of a text as a list of words, for token classification
 AUDIO = "audio"  # key of a sound, as in data sets of the hub

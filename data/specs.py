@@ -78,6 +78,13 @@ class InputSpec(ABC):
         """Longest text, tokens; for images of a declared family their fixed number."""
 
     @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """Shape of one image or spectrogram; empty for texts and waveforms, which have many lengths."""
+        if self.modality == "image":
+            return self.channels, self.image_height, self.image_width
+        return self.spectrogram
+
+    @property
     def every_token(self) -> bool:
         """True for token classification, which reads texts word by word."""
         return self.task == "tokens"

@@ -67,7 +67,7 @@ class TensorProcessor:
 
     def _padded(self, name: str, item: EncodedTensors, longest: int) -> np.ndarray:
         row = item.arrays[name]
-        if self._spec.modality == "image" or self._spec.spectrogram:
+        if self._spec.fixed_shape:
             return row
         fill = self._spec.padding_token if name == "input_ids" else 0
         return np.pad(row, (0, longest - len(row)), constant_values=fill)
@@ -95,11 +95,8 @@ def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> d
     """Pixels, spectrograms or samples [B, …] float32; a missing mask is all ones."""
     name = spec.input_names[0]
     _check_names(inputs, {name}, set(spec.input_names))
-    shape = spec.spectrogram
-    if spec.modality == "image":
-        shape = (spec.channels, spec.image_height, spec.image_width)
-    values = inputs[name]
-    fits = values.shape[1:] == tuple(shape) if shape else values.ndim == 2 and values.shape[1] >= spec.shortest
+    shape, values = spec.fixed_shape, inputs[name]
+    fits = values.shape[1:] == shape if shape else values.ndim == 2 and values.shape[1] >= spec.shortest
     if values.dtype.kind != "f" or not fits:
         axes = ", ".join(map(str, ("batch", *(shape or (f"{spec.shortest} or more samples",)))))
         raise InputError(f"{name} is {values.dtype} {list(values.shape)}; expected float32 [{axes}]")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InputError, check_plain, cut, is_whole
+from ..errors import InputError, check_plain, check_whole, cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         check_plain(self)
         for name, least in (("bootstrap", 0), ("corrupted", 1), ("neighbours", 1)):
-            if not is_whole(getattr(self, name), least):
-                raise InputError(f"{name} is {cut(getattr(self, name))}; expected a whole number, {least} or more")
+            check_whole(name, getattr(self, name), least)
         if not 0 <= self.caution < math.inf:
             raise InputError(f"caution is {cut(self.caution)}; expected a finite number, 0 or more")
         for name, useful in (("corrupted", "corruptions"), ("neighbours", "baselines")):

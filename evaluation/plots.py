@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import short
 from ..metrics import class_metrics as metrics
 from ..metrics.class_metrics import BINS, risk_coverage
 from .drawing import new_figure, png
@@ -182,8 +183,7 @@ def _style(index: int) -> dict[str, str]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
 
 
-def _escaped(text: str, limit: int = 28) -> str:
+def _escaped(text: str) -> str:
     """Shorten a name and escape the characters that matplotlib interprets."""
-    line = " ".join(text.split())
-    line = line if len(line) <= limit else line[: limit - 1] + "…"
+    line = short(text, 28)
     return (" " if line.startswith("_") else "") + line.replace("$", r"\$")

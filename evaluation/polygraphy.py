@@ -13,6 +13,7 @@ from polygraphy.logger import G_LOGGER
 
 from ..bundle.traced import AnyArchitecture
 from ..data.label_encoding import at_tokens
+from ..data.raw_inputs import FLOATS
 from ..runtime.backends.protocol import Backend
 
 Batch = dict[str, np.ndarray]
@@ -33,12 +34,8 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
         metadata = TensorMetadata()
         arch = self._architecture
         for name in arch.input_names:
-            if arch.modality == "image":
-                metadata.add(name, np.float32, (None, arch.channels, arch.image_height, arch.image_width))
-            elif arch.spectrogram:
-                metadata.add(name, np.float32, (None, *arch.spectrogram))
-            else:
-                metadata.add(name, np.float32 if name == "input_values" else np.int64, (None, None))
+            kind = np.float32 if name in FLOATS else np.int64
+            metadata.add(name, kind, (None, *(arch.fixed_shape or (None,))))
         return metadata
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> Batch:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.traced import AnyArchitecture
-from ..errors import InputError, check_seed, cut, is_whole
+from ..errors import InputError, check_choice, check_seed, check_whole, cut
 from ..metrics.timing import Latency, Ratio, Rules
 from ..runtime.loading import checked_threads
 from ..version import __version__
@@ -50,8 +50,7 @@ class Timing:
         _numbers("batch", self.batch, LARGEST_BATCH)
         if not 0 <= self.seconds < math.inf:
             raise InputError(f"seconds is {cut(self.seconds)}; expected 0 or more")
-        if not is_whole(self.iterations, 1):
-            raise InputError(f"iterations is {cut(self.iterations)}; expected 1 or more")
+        check_whole("iterations", self.iterations, 1)
         checked_threads(self.threads)
 
 
@@ -88,8 +87,7 @@ def checked_settings(
     check_seed(seed)
     names = [baselines] if isinstance(baselines, str) else list(baselines)
     for name in names:
-        if name not in BASELINES:
-            raise InputError(f"baseline {cut(name)} is unknown; expected {' or '.join(BASELINES)}")
+        check_choice("baseline", name, BASELINES)
     return Settings(
         _numbers("batch", timing.batch, LARGEST_BATCH),
         _sequences(architecture, timing.sequence),
@@ -106,14 +104,13 @@ def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
     if not len(values):
         raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
     for value in values:
-        if not is_whole(value, 1, most):
-            raise InputError(f"{name} is {cut(value)}; expected 1 to {most}")
+        check_whole(name, value, 1, most)
     return tuple(dict.fromkeys(map(int, values)))
 
 
 def _sequences(architecture: AnyArchitecture, lengths: Sequence[int] | None) -> tuple[int, ...]:
     longest = architecture.max_sequence
-    if architecture.modality == "image" or architecture.spectrogram:
+    if architecture.fixed_shape:
         if lengths is not None:
             kind = "spectrograms" if architecture.spectrogram else "images"
             raise InputError(f"{kind} have one fixed size; omit sequence")

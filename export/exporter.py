@@ -13,12 +13,12 @@ from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density_file import Density
-from ..bundle.staging import PURPOSE, owned_folder
+from ..bundle.staging import stage_in
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import BundleError, InputError, UnsupportedModelError, cut, require
+from ..errors import BundleError, InputError, UnsupportedModelError, check_choice, cut, require
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
@@ -39,8 +39,7 @@ TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 def exported(bundle: Bundle | str | Path, precision: Precision, form: GraphForm, data: Any, reading: DataOptions,
              seed: int, progress: Progress) -> Export:  # fmt: skip
     """Write the graph into the bundle; the arguments are those of :func:`graph_export.export`."""
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
+    check_choice("precision", precision, PRECISIONS)
     bundle = resolve(bundle)
     inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     if precision == "int8" and data is None:
@@ -140,12 +139,9 @@ def choose_lowering(lowering: str, precision: str) -> tuple[str, str]:
 def _write(bundle: Bundle, model: onnx.ModelProto, precision: Precision) -> Path:
     """Write a graph into the bundle, replacing an earlier one and its external data."""
     name = onnx_name(precision)
-    try:
-        with owned_folder(bundle.path, PURPOSE) as folder:
-            files = write_model(model, folder / name)
-            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
-    except OSError as error:
-        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+    with stage_in(bundle.path) as folder:
+        files = write_model(model, folder / name)
+        bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
     return bundle.path / name
 
 

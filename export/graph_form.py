@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..errors import InputError, check_plain, cut
-from .rewrites import Change, check_names
+from ..errors import check_choice, check_plain
+from .rewrites import REWRITES, Change
 
 if TYPE_CHECKING:
     from .islands import Islands
@@ -42,9 +42,9 @@ class GraphForm:
     def __post_init__(self) -> None:
         check_plain(self)
         for name, kind in (("lowering", Lowering), ("attention", Attention)):
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(f"{name} {cut(getattr(self, name))} is unknown; expected {', '.join(get_args(kind))}")
-        check_names([self.without] if isinstance(self.without, str) else self.without)
+            check_choice(name, getattr(self, name), get_args(kind))
+        for name in [self.without] if isinstance(self.without, str) else self.without:
+            check_choice("without", name, REWRITES)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from ..bundle.architecture import Architecture
 from . import grouped_lowering, unrolled_lowering
 from .context import Context, Stream
 from .fused_blocks import Blocks, Linear
-from .graph import FLOAT, INT64
 from .layers import Lowering, affine_norm, layer, pooled_tokens
-from .task_heads import task_head, task_outputs
+from .task_heads import task_head, task_inputs, task_outputs
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}  # GPUs, CPUs
 PROJECTION = "embeddings.projection"  # the linear map from narrower tables to the width d
@@ -72,7 +71,7 @@ def lower(
         task_head(context.graph, logits.name, logits.count, members, architecture, temperature, form.member_outputs)
     outputs = task_outputs(architecture, members if form.member_outputs else None)
     name = f"hydrant.{architecture.family}"
-    return context.graph.model(name, _inputs(architecture), outputs, metadata, form.opset)
+    return context.graph.model(name, task_inputs(architecture), outputs, metadata, form.opset)
 
 
 def first_sum(architecture: Architecture) -> str:
@@ -211,10 +210,3 @@ def _pooled(context: Context, x: str) -> str:
     if pooling == "gelu":
         return graph.node("Gelu", [x], "pooled", approximate="none")
     return graph.node({"tanh": "Tanh", "relu": "Relu"}[pooling], [x], "pooled")
-
-
-def _inputs(architecture: Architecture) -> dict[str, tuple[int, Sequence[int | str]]]:
-    if architecture.modality == "image":
-        shape = ("batch", architecture.channels, architecture.image_height, architecture.image_width)
-        return {"pixel_values": (FLOAT, shape)}
-    return dict.fromkeys(architecture.input_names, (INT64, ("batch", "sequence")))

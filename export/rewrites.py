@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..errors import InputError, cut
 from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank, Norm
 
 
@@ -178,13 +177,6 @@ def rewrite(blocks: Blocks, without: Collection[str] = ()) -> tuple[Blocks, list
             blocks, descriptions = function(blocks)
             changes += [Change(name, what) for what in descriptions]
     return blocks, changes
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Raise :class:`InputError` for an unknown rewrite."""
-    for name in names:
-        if name not in REWRITES:
-            raise InputError(f"rewrite {cut(name)} is unknown; expected one or more of {', '.join(REWRITES)}")
 
 
 def _with_last(blocks: Blocks, attention: Attention) -> Blocks:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..bundle.traced import AnyArchitecture
+from ..data.raw_inputs import FLOATS
 from ..metrics.uncertainty import highest_entropy
 from ..tasks import HIGHEST, LOGITS, PER_CLASS, TASKS, ScoreActivation
-from .graph import FLOAT, Graph
+from .graph import FLOAT, INT64, Graph
 
 Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
 TEMPERATURE = (
@@ -33,6 +34,13 @@ def task_head(graph: Graph, logits: str, streams: int, members: int, architectur
         rows = graph.node("Transpose", [own], name if whole else "members.rows", perm=order)
         if not whole:
             graph.node("Tile", [rows, graph.constant([1, members, *[1] * (len(order) - 2)])], name)
+
+
+def task_inputs(architecture: AnyArchitecture) -> Outputs:
+    """Inputs of a graph; texts and waveforms have a free length."""
+    free = ["samples" if architecture.modality == "audio" else "sequence"]
+    shape = ["batch", *(architecture.fixed_shape or free)]
+    return {name: (FLOAT if name in FLOATS else INT64, shape) for name in architecture.input_names}
 
 
 def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:

@@ -1,8 +1,8 @@
 """Tokenizer as an ONNX graph: one text, or a pair of texts → the model's tokens.
 
 Input ``text``: strings [1], or [2] for a pair. Outputs, int64: the model's inputs [1, tokens], truncated; ``counts``,
-[texts]: tokens before truncation, without special tokens. For token classification (:func:`word_graph`) also ``words``
-[1, tokens], as in ``data.text``, and ``offsets`` [1, tokens, 2] in characters.
+[texts]: tokens before truncation, without special tokens. For token classification also ``words`` [1, tokens], as in
+``data.text``, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations
@@ -142,11 +142,26 @@ class TextGraph:
 
 
 def tokenizer_graph(
-    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
+    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool, tags: bool
 ) -> onnx.ModelProto:
-    """Graph of a tokenizer."""
+    """Graph of a tokenizer; for token classification (``tags``) of a WordPiece tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = TextGraph()
+    tokens, counts = (_of_words if tags else _of_texts)(graph, tokenizer, frame, max_tokens, side)
+    ones = graph.repeated(1, graph.node("Shape", tokens["input_ids"]))
+    outputs = {"input_ids": tokens["input_ids"], "attention_mask": ones, **tokens}
+    if not types:
+        del outputs["token_type_ids"]
+    zero = graph.constant([0])
+    for name, value in outputs.items():
+        graph.output("Unsqueeze", name, value, zero)
+    graph.output("Identity", "counts", counts)
+    shapes = {name: [1, "tokens", *([2] if name == "offsets" else [])] for name in outputs}
+    return _model(graph, {**shapes, "counts": [1 if tags else "texts"]}, facts)
+
+
+def _of_texts(graph: TextGraph, tokenizer: Any, frame: Frame, max_tokens: int, side: str) -> tuple[dict[str, str], str]:
+    """Ids and types of the tokens of one or two texts, and the numbers of tokens before truncation."""
     node, part = graph.node, graph.part
     body = _body(graph, tokenizer)
     if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:
@@ -185,17 +200,10 @@ def tokenizer_graph(
         if which:
             first, second = graph.repeated(frame.types[0], kept), graph.repeated(frame.types[1], kept_other)
         outputs[name] = node("Concat", frame.before[which], first, between, second, after, axis=0)
-    ones = graph.repeated(one, node("Shape", outputs["input_ids"]))
-    outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
-    if not types:
-        del outputs["token_type_ids"]
-    for name, value in outputs.items():
-        graph.output("Unsqueeze", name, value, zero)
-    graph.output("Identity", "counts", counts)
-    return made_model(graph, {**{name: [1, "tokens"] for name in outputs}, "counts": ["texts"]}, facts)
+    return outputs, counts
 
 
-def made_model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
+def _model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
     """ONNX model of a graph with input ``text``."""
     onnx_graph = helper.make_graph(
         graph.nodes,
@@ -327,12 +335,8 @@ def _by_json(graph: TextGraph, steps: dict[str, Any]) -> Any:
     return ids
 
 
-def word_graph(
-    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
-) -> onnx.ModelProto:
-    """Graph of a WordPiece tokenizer for token classification."""
-    frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
-    graph = TextGraph()
+def _of_words(graph: TextGraph, tokenizer: Any, frame: Frame, max_tokens: int, side: str) -> tuple[dict[str, str], str]:
+    """Ids, types, words and offsets of a text's tokens, and the number of tokens before truncation."""
     steps = WordPiece(graph, tokenizer)
     pieces, owners, value = _normalised(graph, steps)
     ids = steps.ids(value)
@@ -340,16 +344,7 @@ def word_graph(
     count = graph.node("Shape", ids)
     room = max_tokens - len(frame.before[0]) - len(frame.after[0])
     span = graph.ends(count, graph.node("Min", count, [room]), side)
-    outputs = _framed(graph, frame, (ids, words, offsets), span)
-    ones = graph.repeated(1, graph.node("Shape", outputs["input_ids"]))
-    outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
-    if not types:
-        del outputs["token_type_ids"]
-    for name, value in outputs.items():
-        graph.output("Unsqueeze", name, value, graph.constant([0]))
-    graph.output("Identity", "counts", count)
-    shapes = {name: [1, "tokens", *([2] if name == "offsets" else [])] for name in outputs}
-    return made_model(graph, {**shapes, "counts": [1]}, facts)
+    return _framed(graph, frame, (ids, words, offsets), span), count
 
 
 def _normalised(graph: TextGraph, steps: WordPiece) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from ..bundle.graphs import tokenizer_source
 from ..bundle.store import Bundle
 from ..data.text import NO_WORD, EncodedWords, TextProcessor, WordProcessor
 from ..errors import InputError, cut, require
-from .tokenizer_graph import tokenizer_graph, word_graph
+from .tokenizer_graph import tokenizer_graph
 
 TEXTS = 2000  # texts compared, and half as many pairs or lists of words
 LENGTHS = (99, 100, 101, 199, 200, 201, 600)  # lengths of words; some tokenizers reject long ones
@@ -98,8 +98,8 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     special = [token["content"] for token in steps.get("added_tokens", [])]
     unread = [] if kind == "WordPiece" else special
     facts = {"hydrant.tokenizer": tokenizer_source(bundle), "hydrant.unread": "\n".join(unread)}
-    make = word_graph if tags else tokenizer_graph
-    model = make(tokenizer, processor.max_tokens, processor.side, types, facts, typed=processor.typed)
+    read = processor.max_tokens, processor.side
+    model = tokenizer_graph(tokenizer, *read, types, facts, typed=processor.typed, tags=tags)
     content = model.SerializeToString(deterministic=True)
     onnx.checker.check_model(model)
     more = [f"a{token}b {token}" for token in special[16:]]

@@ -30,9 +30,9 @@ from ..models.tracing.members import members_of, probes, run_member
 from ..models.tracing.slices import differing
 from ..version import __version__
 from .distance_head import LAST
-from .graph import FLOAT, INT64, IR_VERSION, Graph
+from .graph import FLOAT, IR_VERSION, Graph
 from .onnx_file import open_file
-from .task_heads import task_head, task_outputs
+from .task_heads import task_head, task_inputs, task_outputs
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,7 @@ def _exported(
     from .masked_writes import replace_masked_writes
 
     tensors = tuple(probes(architecture)[-1].values())
-    fixed_size = architecture.modality == "image" or architecture.spectrogram
-    free = dict.fromkeys([0] if fixed_size else [0, 1], Dim.DYNAMIC)
+    free = dict.fromkeys([0] if architecture.fixed_shape else [0, 1], Dim.DYNAMIC)
     try:
         with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
@@ -204,7 +203,7 @@ def _joined(parts: Sequence[tuple[tuple[onnx.ModelProto, Mapping[str, Any]], lis
     for name, value in layers.items():  # below the fork all members' layers are equal
         added_nodes.node("Unsqueeze", [value, added_nodes.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
     added_nodes.add_to(graph)
-    graph.input.extend(_inputs(architecture))
+    graph.input.extend(helper.make_tensor_value_info(name, *kind) for name, kind in task_inputs(architecture).items())
     shapes: dict[str, list[int | str]] = {
         LOGITS: [len(members), "batch", *(["sequence"] if each else []), architecture.classes],
         LAST: [len(members), "batch", "sequence" if each else 1, architecture.width],
@@ -352,17 +351,6 @@ def _transposed(tensor: Any) -> Any:
     import onnx_ir as ir
 
     return ir.Tensor(np.ascontiguousarray(tensor.numpy().T))
-
-
-def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
-    sizes: dict[str, list[int | str]] = {
-        "text": ["sequence"],
-        "audio": [*(architecture.spectrogram or ["samples"])],
-        "image": [architecture.channels, architecture.image_height, architecture.image_width],
-    }
-    shape = ["batch", *sizes[architecture.modality]]
-    kinds = dict.fromkeys(("input_values", "input_features", "pixel_values"), FLOAT)
-    return [helper.make_tensor_value_info(name, kinds.get(name, INT64), shape) for name in architecture.input_names]
 
 
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
-from ..errors import InputError, cut
+from ..errors import InputError, check_choice, cut
 from ..models.base_card import base_facts
 from ..models.checkpoint import load_model, model_labels, own_processor
 from ..models.family_registry import architecture_of, prompts_of, read_weights
@@ -235,8 +235,7 @@ def _check_options(
         raise InputError("traced members are prunings of one model; omit --adapter, low_rank and --keep-separate")
     if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; add adapters, or omit it")
-    if low_rank not in get_args(LowRank):
-        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(get_args(LowRank))}")
+    check_choice("low_rank", low_rank, get_args(LowRank))
     if adapters and models > 1:
         raise InputError(f"adapters need one base model, not {models} models; give the one that they were tuned on")
     if adapters and separate:

@@ -12,7 +12,7 @@ from typing import Any
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.head_plan import HeadPlan
 from ..bundle.store import Bundle
-from ..errors import InputError, cut, is_whole, literal
+from ..errors import InputError, check_whole, cut
 from .graph_counts import attention, parameters, products
 from .weight_sharing import Forms, Sharing
 
@@ -73,12 +73,10 @@ def cost_of(
     ensemble = _sharing(model, plan)
     architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
-    if not is_whole(batch, 1):
-        raise InputError(f"batch is {literal(batch)}; expected a whole number, 1 or more")
+    check_whole("batch", batch, 1)
     longest, usual = architecture.max_sequence, _tokens(architecture)
     tokens = usual if sequence is None or architecture.modality == "image" else sequence
-    if not is_whole(tokens, 1, longest):
-        raise InputError(f"sequence is {literal(sequence)}; expected a whole number of tokens, 1 to {longest}")
+    check_whole("sequence", tokens, 1, longest, "a number of tokens")
     batch, tokens = int(batch), int(tokens)  # NumPy's overflow
     size = {"fp32": 4, "fp16": 2, "bf16": 2}.get(precision)
     if size is None:

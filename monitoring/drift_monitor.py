@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import TrafficReference, binned
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, check_whole, cut
 from ..runtime.prediction_counts import Observed
 from .drift_statistics import RateTest, moved_most, same_p_value, stability_index
 
@@ -208,5 +208,4 @@ def check_limits(alpha: float, psi: float, window: int) -> None:
         raise InputError(f"alpha is {cut(alpha)}; expected a number above 0 and below 1")
     if not 0 < psi < math.inf:
         raise InputError(f"psi is {cut(psi)}; expected a number above 0")
-    if not is_whole(window, 100):
-        raise InputError(f"window is {cut(window)}; expected a whole number of inputs, 100 or more")
+    check_whole("window", window, 100, what="a number of inputs")

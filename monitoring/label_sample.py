@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle
-from ..errors import InputError, is_whole
+from ..errors import InputError, check_whole
 from ..runtime.offline.row_files import check_form, filed
 
 SCORES = {"unlike": ("distance", "energy"), "uncertain": ("predictive_entropy", "score_variance")}
@@ -26,8 +26,7 @@ class LabelSample:
         architecture = bundle.any_architecture()
         if architecture.task == "tokens":
             raise InputError("a file to label has one label for each input, but this model tags words; omit to_label")
-        if not is_whole(rows, 4):
-            raise InputError(f"label_rows is {rows!r:.60}; expected a number of inputs, 4 or more")
+        check_whole("label_rows", rows, 4, what="a number of inputs")
         check_form(Path(path))
         self._path, self._modality, self._draw = Path(path), architecture.modality, random.Random(seed)  # noqa: S311
         self._most = {"random": rows - rows // 4 * 2, "unlike": rows // 4, "uncertain": rows // 4}

@@ -16,6 +16,7 @@ from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_wor
 from ..data.text import Piece
 from ..errors import InputError, cut, is_whole, listing
 from ..metrics.gates import Precision
+from ..metrics.labels import sigmoid
 from ..tasks import TASKS
 from .loading import load
 from .prediction import Prediction, shortest
@@ -272,7 +273,7 @@ class Pipeline(_Pipeline):
         prediction = self.predictor.predict(inputs, batch_size=size, first=first, max_length=max_length)
         labels, rows = self.predictor.labels, prediction.rows()
         if prediction.score is not None:
-            scores = (_sigmoid(prediction.score) if squash else prediction.score)[:, None]
+            scores = (sigmoid(prediction.score) if squash else prediction.score)[:, None]
         else:
             scores = prediction.probabilities
         alone = top_k == DEFAULT_TOP_K and self.predictor.modality == "text"
@@ -434,13 +435,8 @@ def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
     more = {name: value for name, value in row.items() if name not in ("index", "label", "score", "confidence")}
     for end in ("interval_low", "interval_high"):
         if squash and end in more:
-            more[end] = float(_sigmoid(np.asarray(more[end])))
+            more[end] = float(sigmoid(np.asarray(more[end])))
     return more
-
-
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
 def _is_whole(inputs: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
+from ..bundle.calibration import RATES, UNFITTED, Calibration, Threshold
 from ..data.raw_inputs import is_pair, is_words
 from ..errors import BackendError, InputError, require
 from ..metrics.gates import FURTHER_SCORES, SCORES
@@ -393,9 +393,9 @@ def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
         decisions["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)
-    for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
+    for field, name in RATES.items():
         if (threshold := calibration.thresholds.get(name)) is not None:
-            decisions[field] = beyond(prediction, threshold)
+            decisions[field] = _beyond(prediction, threshold)
     if (conformal := calibration.conformal) is not None:
         decisions["prediction_set"] = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
     if (ends := calibration.intervals) is not None:
@@ -405,13 +405,10 @@ def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     return replace(prediction, **decisions)
 
 
-def beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
-    """[B] bool, true on the uncertain side of a threshold; compared in float32."""
-    scores, value = getattr(prediction, threshold.score), np.float32(threshold.value)
-    if scores is None:
+def _beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
+    if (scores := getattr(prediction, threshold.score)) is None:
         raise BackendError(
             f"this bundle has a threshold on {threshold.score}, which its graph or engine does not return; run "
             "`hydrant export` again (and rebuild engines), or calibrate on another score"
         )
-    uncertain: np.ndarray = scores < value if threshold.side == "below" else scores > value
-    return uncertain
+    return threshold.beyond(scores)

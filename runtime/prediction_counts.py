@@ -63,7 +63,7 @@ def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calib
         if not failed
     ]
     limits = {} if calibration is None else calibration.thresholds
-    decided = [name for name, threshold in zip(RATES, ("abstain", "ood"), strict=True) if threshold in limits]
+    decided = [name for name, threshold in RATES.items() if threshold in limits]
     return _of_spans(rows, decided, int(prediction.failed.sum()), WATCHED)
 
 

@@ -22,7 +22,7 @@ from ..data.raw_inputs import are_tensors, is_pair
 from ..data.specs import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import NO_WORD, Piece, TextProcessor, WordProcessor
-from ..errors import LARGEST, BackendError, InputError, cut, is_whole
+from ..errors import BackendError, InputError, check_choice, check_whole
 from ..tasks import DISTANCE, LENGTH_DEVIATION, PER_CLASS, TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend, parts_of
@@ -418,19 +418,14 @@ def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _check(batch_size: int, on_error: str) -> None:
-    if not is_whole(batch_size, 1):
-        raise InputError(f"batch_size is {batch_size!r:.60}; expected a whole number, 1 to {LARGEST}")
-    if on_error not in ("raise", "row"):
-        raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")
+    check_whole("batch_size", batch_size, 1)
+    check_choice("on_error", on_error, ("raise", "row"))
 
 
 def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     """Blank tensors for warm-up: grey images, silence or short texts."""
     text = spec.modality == "text"
-    if spec.modality == "image":
-        shape: tuple[int, ...] = (spec.channels, spec.image_height, spec.image_width)
-    else:
-        shape = (min(16, spec.max_sequence),) if text else spec.spectrogram or (2 * spec.shortest,)
+    shape = spec.fixed_shape or ((min(16, spec.max_sequence) if text else 2 * spec.shortest),)
     blank = {name: np.zeros((batch, *shape), np.int64 if text else np.float32) for name in spec.input_names}
     return blank | {name: np.ones((batch, *shape), np.int64) for name in blank if name == "attention_mask"}
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import RATES, Calibration
 from ..data.text import NO_WORD
-from ..errors import InputError, cut
+from ..errors import InputError, check_choice
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
 from .prediction import Prediction, decided, shortest, started_rows
@@ -79,8 +79,7 @@ def words_of(
     prediction: Prediction, aggregation: Aggregation = "first", calibration: Calibration | None = None
 ) -> list[Words]:
     """The words of every input; a failed input has none."""
-    if aggregation not in AGGREGATIONS:
-        raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
+    check_choice("aggregation", aggregation, AGGREGATIONS)
     if prediction.words is None or prediction.offsets is None:
         source = "whole inputs" if prediction.mask is None else "ready tensors"
         raise InputError(f"this is a prediction of {source}, which has no words; predict texts or lists of words")
@@ -175,7 +174,7 @@ def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
 def worst(prediction: Prediction, places: slice | list[int]) -> dict[str, Any]:
     """The maximum of each uncertainty, and true for a decision that any place has; ``None`` for absent fields."""
     scores = {name: getattr(prediction, name) for name in UNCERTAINTIES}
-    flags = {name: getattr(prediction, name) for name in ("abstain", "out_of_distribution")}
+    flags = {name: getattr(prediction, name) for name in RATES}
     return {
         **{name: None if array is None else float(array[places].max()) for name, array in scores.items()},
         **{name: None if array is None else bool(array[places].any()) for name, array in flags.items()},

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..bundle.calibration import RATES
 from ..runtime.prediction import Prediction
 from .http_refusals import App, Receive, Scope, Send
 
@@ -91,9 +92,8 @@ def flagged(prediction: Prediction, name: str) -> np.ndarray | None:
 class RareWarnings(logging.Filter):
     """Passes each warning of hydrant and uvicorn at most once a minute, regardless of its arguments."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -101,7 +101,7 @@ class RareWarnings(logging.Filter):
         ours = record.name.startswith(("hydrant", "uvicorn"))  # clients can cause these warnings at will
         if getattr(record, "always", False) or record.levelno != logging.WARNING or not ours:
             return True
-        now = self._clock()
+        now = time.monotonic()
         if now - self._last.get(record.msg, -60.0) < 60.0:
             return False
         self._last[record.msg] = now
@@ -178,7 +178,7 @@ class Spans(Observer):
         if not span.is_recording():
             return
         span.set_attribute("hydrant.inputs", len(prediction))
-        for name in ("abstain", "out_of_distribution"):
+        for name in RATES:
             if (values := flagged(prediction, name)) is not None:
                 span.set_attribute(f"hydrant.{name}", int(values.sum()))
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from ..data.specs import InputSpec
+from ..data.raw_inputs import FLOATS
 from ..errors import cut, is_whole, listing
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
@@ -207,14 +207,8 @@ def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
     if predictor.takes_raw:
         names = _raw_names(predictor)[: 2 if predictor.pairs else 1]
         return [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in names]
-    spec: InputSpec = predictor.spec
-    if spec.modality == "image":
-        shape = [-1, spec.channels, spec.image_height, spec.image_width]
-        return [{"name": "pixel_values", "datatype": "FP32", "shape": shape}]
-    if spec.spectrogram:
-        return [{"name": name, "datatype": "FP32", "shape": [-1, *spec.spectrogram]} for name in spec.input_names]
-    datatypes = {"input_values": "FP32"}
-    return [{"name": name, "datatype": datatypes.get(name, "INT64"), "shape": [-1, -1]} for name in spec.input_names]
+    names, shape = predictor.spec.input_names, [-1, *(predictor.spec.fixed_shape or [-1])]
+    return [{"name": name, "datatype": "FP32" if name in FLOATS else "INT64", "shape": shape} for name in names]
 
 
 def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import RATES
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, check_whole, cut
 from ..runtime.prediction import Prediction
 from .observers import Observer, Served, flagged
 
@@ -64,8 +64,7 @@ class Recording:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise InputError(f"rate is {cut(self.rate)}; expected a share above 0 and at most 1")
-        if not is_whole(self.most_bytes, MIN_BYTES, 2**50):
-            raise InputError(f"most_bytes is {cut(self.most_bytes)}; expected a whole number, {MIN_BYTES} or more")
+        check_whole("most_bytes", self.most_bytes, MIN_BYTES, 2**50)
 
 
 def redaction(named: str | Redact | None) -> Redact | None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from ..errors import InputError, check_plain, cut, is_whole
+from ..errors import InputError, check_plain, check_whole, cut
 from ..metrics.gates import Precision
 from .record import Recording
 from .stats import Watching
@@ -74,8 +74,8 @@ class ServeSettings:
         }  # fmt: skip
         for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            if not is_whole(value, least, most) and not (name == "grpc_port" and value is None):
-                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} to {most}")
+            if name != "grpc_port" or value is not None:
+                check_whole(name, value, least, most)
         if not 0 < self.timeout <= 86400:
             raise InputError(f"timeout is {cut(self.timeout)}; expected seconds, above 0 and at most 86400 (a day)")
         if not self.host:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import ABSTAIN, OOD, RATES
+from ..bundle.calibration import RATES
 from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
 from ..runtime.prediction_counts import Observed, is_counted, observed
@@ -86,7 +86,7 @@ class ModelStats:
         self.name, self.version = served.name, served.version
         self.task, self.names, self.calibration = predictor.task, list(predictor.labels), predictor.calibration
         limits = self.calibration.thresholds
-        self.decisions = [name for name, limit in zip(RATES, (ABSTAIN, OOD), strict=True) if limit in limits]
+        self.decisions = [name for name, limit in RATES.items() if limit in limits]
         reference = self.calibration.reference
         self.watch = None if reference is None else Watch(reference, watching.alpha, watching.psi, watching.window)
         self.requests: Counter[tuple[str, int]] = Counter()

@@ -58,7 +58,7 @@ class Fake:
     """
 
     modality, takes_raw, pairs, backend, task, labels = "text", True, False, "fake", "classification", ("é",)
-    spec = SimpleNamespace(modality="text", input_names=("input_ids", "attention_mask"))
+    spec = SimpleNamespace(modality="text", fixed_shape=(), input_names=("input_ids", "attention_mask"))
     gate, runs = threading.Event(), threading.Event()
 
     def __init__(self, path: Path) -> None:

@@ -220,7 +220,7 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
 @pytest.mark.parametrize(("options", "message"), [
     ({"batch": []}, "batch is '[]'"),
     ({"sequence": [41]}, "sequence is '41'"),
-    ({"baseline": ["both"]}, "baseline 'both'"),
+    ({"baseline": ["both"]}, "baseline is 'both'"),
     ({"baseline": "single", "backend": "torch"}, "backend torch cannot run a baseline"),
     ({"layers": True, "backend": "torch"}, "backend torch does not report"),
 ])  # fmt: skip

@@ -87,7 +87,7 @@ def test_calibration_and_evaluation_equal_those_of_the_texts(
 
 
 def test_numbers_outside_float32_are_rejected() -> None:
-    spec: Any = SimpleNamespace(modality="audio", shortest=2, spectrogram=(), input_names=("input_values",))
+    spec: Any = SimpleNamespace(modality="audio", shortest=2, fixed_shape=(), input_names=("input_values",))
     for value in (1e39, np.nan):
         with pytest.raises(InputError, match="input_values holds NaN or infinity"):
             checked_tensors({"input_values": np.full((1, 5), value)}, spec)

@@ -15,7 +15,7 @@ from ..calib.decisions.temperature import fit_temperature
 from ..calib.features import Reference
 from ..data.examples import Examples
 from ..metrics import class_metrics as metrics
-from ..metrics.labels import label_errors, label_pairs
+from ..metrics.labels import label_errors, label_pairs, sigmoid
 from ..metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import summarise
@@ -117,7 +117,7 @@ def _of_regression(
 ) -> Quality:
     def scores(examples: Examples) -> np.ndarray:
         rows = reference.run(examples)[0][..., 0].astype(np.float64)  # [N, M]
-        return rows if activation == "identity" else 1 / (1 + np.exp(-rows))
+        return rows if activation == "identity" else sigmoid(rows)
 
     judged, measured = scores(judging), scores(measuring)
     scale = fit_scale(judging.labels - judged.mean(axis=1), judged.var(axis=1))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..bundle.progress_checkpoint import Checkpoint
-from ..bundle.staging import copy_folder
+from ..bundle.staging import copy_folder, link
 from ..errors import HydrantError, InputError, cut
 
 STATE = "make.json"
@@ -77,11 +75,4 @@ class Workspace:
 
 def link_folder(source: Path, target: Path) -> None:
     """Link or copy the files of a bundle to another folder; they are never modified in place."""
-
-    def link(place: str, copy: str) -> None:
-        try:
-            os.link(place, copy)
-        except (OSError, NotImplementedError):
-            shutil.copy2(place, copy)
-
     copy_folder(source, target, link)

@@ -13,7 +13,7 @@ from typing import Any
 from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import FITTED, LEARNT, overlaps
 from ...bundle.density_file import Density
-from ...bundle.staging import PURPOSE, owned_folder
+from ...bundle.staging import stage_in
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...data.data_options import DataOptions
@@ -216,20 +216,17 @@ def _changed(
     """The bundle after an atomic replacement of calibration, distance and graphs."""
     from ...export.exporter import GRAPHS, write_recalibrated
 
-    try:
-        with owned_folder(bundle.path, PURPOSE) as folder:
-            files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
-            digest = bundle.digests().get(DENSITY)
-            if new and density is not None:
-                content = density.to_bytes(bundle.digests()[WEIGHTS])
-                files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
-            architecture = bundle.any_architecture()
-            for name in graphs:
-                files[name] = folder / name
-                write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)
-            return bundle.add(files, unchanged=[CALIBRATION, DENSITY, WEIGHTS, *GRAPHS])
-    except OSError as error:
-        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+    with stage_in(bundle.path) as folder:
+        files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
+        digest = bundle.digests().get(DENSITY)
+        if new and density is not None:
+            content = density.to_bytes(bundle.digests()[WEIGHTS])
+            files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
+        architecture = bundle.any_architecture()
+        for name in graphs:
+            files[name] = folder / name
+            write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)
+        return bundle.add(files, unchanged=[CALIBRATION, DENSITY, WEIGHTS, *GRAPHS])
 
 
 def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...bundle.calibration import Score
-from ...errors import InputError, cut
+from ...errors import InputError, check_choice, cut
 from ...metrics.uncertainty import METHODS, Method
 
 
 def _check_score(score: str) -> None:
-    if score not in (expected := ("auto", *get_args(Score))):
-        raise InputError(f"score {cut(score)} is unknown; expected {', '.join(expected)}")
+    check_choice("score", score, ("auto", *get_args(Score)))
 
 
 def check_share(name: str, value: float) -> None:
@@ -71,8 +70,7 @@ class Conformal:
 
     def __post_init__(self) -> None:
         check_share("conformal alpha", self.alpha)
-        if self.method not in METHODS:
-            raise InputError(f"conformal method {cut(self.method)} is unknown; expected {', '.join(METHODS)}")
+        check_choice("conformal method", self.method, METHODS)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, SIDES, Histogram, Rate, Threshold, TrafficReference, binned
+from ...bundle.calibration import RATES, SIDES, Histogram, Rate, Threshold, TrafficReference, binned
 from ...errors import InputError
 from ...metrics.class_metrics import Ranked, auroc, auroc_difference
 from ...metrics.rates import beta_quantile, rate_range
@@ -198,18 +198,10 @@ def traffic_reference(scores: Scores, thresholds: Mapping[str, Threshold], label
     """Drift reference of inputs, or of spans with their text indices ``texts`` [N]; ``labels`` counts predictions."""
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts
-    rates = {
-        field: Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
-        for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD))
-    }
+    limits = {field: thresholds[name] for field, name in RATES.items()}
+    beyond = {field: limit.beyond(scores[limit.score]) for field, limit in limits.items()}
+    rates = {field: Rate(len(np.unique(units[flags])), count) for field, flags in beyond.items()}
     return TrafficReference(count, rates, _histograms(scores), labels)
-
-
-def beyond(scores: Scores, threshold: Threshold) -> np.ndarray:
-    """True for examples on the uncertain side of a threshold, [N] bool, compared in float32."""
-    values, limit = scores[threshold.score], np.float32(threshold.value)
-    uncertain: np.ndarray = values < limit if threshold.side == "below" else values > limit
-    return uncertain
 
 
 def _histograms(scores: Scores) -> dict[str, Histogram]:

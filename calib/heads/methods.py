@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...errors import InputError, cut
+from ...errors import InputError, check_choice, cut
 
 Diversity = Literal["noise", "bootstrap"]
 Objective = Literal["separation", "nll", "both"]
@@ -74,8 +74,8 @@ class Circuit:
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
-        _check_name("objective", self.objective, get_args(Objective))
-        _check_name("masking", self.masking, get_args(Masking))
+        check_choice("objective", self.objective, get_args(Objective))
+        check_choice("masking", self.masking, get_args(Masking))
         check_margin(self.max_accuracy_loss)
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
@@ -143,7 +143,7 @@ def method_of(method: str | Method) -> Method:
     """The method itself, or the method of this name with default options."""
     if isinstance(method, Method):
         return method
-    _check_name("method", method, tuple(METHODS))
+    check_choice("method", method, METHODS)
     return METHODS[method]()
 
 
@@ -197,13 +197,8 @@ def deviation(method: Taylor | Circuit) -> float:
     return NOISE if method.noise is None else method.noise
 
 
-def _check_name(option: str, value: Any, names: tuple[str, ...]) -> None:
-    if value not in names:
-        raise InputError(f"{option} {cut(value)} is unknown; expected one of {', '.join(names)}")
-
-
 def _check_diversity(diversity: str, noise: float | None) -> None:
-    _check_name("diversity", diversity, get_args(Diversity))
+    check_choice("diversity", diversity, get_args(Diversity))
     if noise is None:
         return
     if not 0 <= noise < math.inf:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.graphs import check_graph
-from ...bundle.store import Bundle, onnx_name
+from ...bundle.graphs import checked_graph
+from ...bundle.store import Bundle
 from ...errors import BackendError, cut
 from ...tasks import LOGITS
 from ..lifecycle import Closable
@@ -73,15 +73,4 @@ def check_precision(backend: str, runs: Sequence[str], precision: str | None) ->
 def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
     """Path and precision of the graph to run, with digest and metadata checked."""
     check_precision(backend, runs, precision)
-    graphs = {onnx_name(kind): kind for kind in ([precision] if precision else runs)}
-    name = next(filter(bundle.has, graphs), None)
-    if name is None:
-        wanted = precision or runs[0]
-        option = "" if wanted == "fp32" else f" --precision {wanted}"
-        wrong = f"bundle {bundle.path} has no {onnx_name(wanted)}"
-        raise BackendError(f"{wrong}; make it with `hydrant export {bundle.path}{option}`")
-    path = bundle.file(name)
-    check_graph(bundle, name)
-    if bundle.has(f"{name}.data"):
-        bundle.file(f"{name}.data")
-    return path, graphs[name]
+    return checked_graph(bundle, [precision] if precision else runs, BackendError)

@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from ...bundle.staging import check_file, destination, sha256_of, write_atomically
+from ...bundle.staging import destination, sha256_of, write_atomically
 from ...bundle.store import Bundle
 from ...data.data_options import DataOptions
-from ...errors import InputError, cut, is_whole, listing
+from ...errors import InputError, check_whole, cut, listing
 from ...progress import Progress, no_progress
 from ...version import __version__
 from ..predictor import Predictor
 from .chunks import Chunks, differences, drop, lines_of, open_chunks
 from .input_stream import Cursor, Sources, Survey
-from .row_files import JsonLines, check_form, failures, filed, form_of, split, table_row
+from .row_files import JsonLines, check_outputs, failures, filed, form_of, split, table_row
 from .scoring import Scoring, answers, example_answer
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
@@ -41,16 +41,11 @@ class Division:
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        if not is_whole(self.chunk, 1):
-            raise InputError(f"chunk is {self.chunk!r:.60}; expected a number of rows, 1 or more")
-        for place in (self.output, self.errors):
-            if place is not None:
-                check_form(place)
-                check_file(place)
-                if destination(place) is None:
-                    raise InputError(f"{place} is not a regular file; choose another output")
-        if self.errors is not None and self.errors.resolve() == self.output.resolve():
-            raise InputError(f"{self.output} is both output and errors; name two files")
+        check_whole("chunk", self.chunk, 1, what="a number of rows")
+        check_outputs(self.output, self.errors)
+        for place in filter(None, (self.output, self.errors)):
+            if destination(place) is None:
+                raise InputError(f"{place} is not a regular file; choose another output")
 
 
 @dataclass(frozen=True)

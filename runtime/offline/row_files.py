@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ...bundle.staging import atomic_file, destination
+from ...bundle.calibration import RATES
+from ...bundle.staging import atomic_file, check_file, destination
 from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
@@ -128,6 +129,19 @@ def form_of(path: Path | None) -> type[JsonLines]:
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
 
 
+def check_outputs(*places: Path | None, taken: Iterable[Path] = ()) -> None:
+    """Reject files of rows that cannot be written, that are the same, or that are ``taken``."""
+    known = {path.resolve() for path in taken}
+    for place in filter(None, places):
+        check_form(place)
+        check_file(place)
+        regular = destination(place)
+        if regular in known:
+            raise InputError(f"{place} is named twice; choose another file")
+        if regular is not None:
+            known.add(regular)
+
+
 def check_form(path: Path) -> None:
     """Reject endings of other formats, such as a spreadsheet's."""
     if path.suffix.lower() not in (*FORMS, "", ".ndjson", ".json", ".log", ".txt") and destination(path) is not None:
@@ -197,6 +211,6 @@ def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
         return arrow.list_(arrow.string())
     if name == "probabilities":
         return arrow.struct([(label, arrow.float64()) for label in value])
-    if name in ("abstain", "out_of_distribution") or isinstance(value, bool):
+    if name in RATES or isinstance(value, bool):
         return arrow.bool_()
     return {int: arrow.int64(), float: arrow.float64()}.get(type(value), arrow.string())

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, to_builtins
 
-from ...bundle.staging import atomic_file, check_file, destination, sha256_of, write_atomically
+from ...bundle.staging import atomic_file, destination, sha256_of, write_atomically
 from ...data.specs import Spec, decode
 from ...errors import LARGEST, InputError, cut, is_whole, listing
 from .chunks import differences
-from .row_files import check_form, form_of
+from .row_files import check_outputs, form_of
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -153,7 +153,10 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
     places = [(Path(output), [part.path for part in ordered])]
     if errors is not None:
         places.append((Path(errors), aside))
-    _check_places(places)
+    check_outputs(*(place for place, _ in places), taken=[path for _, files in places for path in files])
+    for place, files in places:
+        if destination(place) is not None and form_of(place) is not form_of(files[0]):
+            raise InputError(f"{place} has another format than {files[0]}; expected the ending {files[0].suffix}")
     with contextlib.ExitStack() as stack:
         for place, files in places:
             form_of(place).join(files, stack.enter_context(atomic_file(place)))
@@ -179,16 +182,3 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
         wrong = f"got {len(parts)} of {first.shard.count} parts; missing, among others: {some}"
         raise InputError(f"{wrong}; predict these with --shard, and name all parts")
     return sorted(parts, key=lambda part: part.shard.index)
-
-
-def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
-    """Reject outputs that are parts, the same file, or of another format than the parts."""
-    taken = {path.resolve() for _, files in places for path in files}
-    for place, files in places:
-        check_form(place)
-        check_file(place)
-        if place.resolve() in taken:
-            raise InputError(f"{place} is one of the parts, or both outputs; choose another output")
-        taken.add(place.resolve())
-        if destination(place) is not None and form_of(place) is not form_of(files[0]):
-            raise InputError(f"{place} has another format than {files[0]}; expected the ending {files[0].suffix}")

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import form_used
-from ...bundle.graphs import check_graph, graph_tensors
+from ...bundle.graphs import checked_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.store import Bundle, onnx_name
+from ...bundle.store import Bundle
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
-from ...errors import InputError, check_plain, cut, is_whole, listing
+from ...errors import InputError, check_choice, check_plain, check_whole
 from ...metrics.gates import Precision
 from ...tasks import LOGITS
 from ...version import __version__
@@ -72,16 +72,14 @@ class TritonSettings:
         limits = {"max_batch": (1, 4096), "queue_delay": (0, 10_000_000), "instances": (1, 1024), "threads": (1, 1024)}
         for name, (least, most) in limits.items():
             value = getattr(self, name)
-            if not is_whole(value, least, most) and (name, value) != ("threads", None):
-                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} to {most}")
-        if self.graph_backend not in get_args(GraphBackend):
-            raise InputError(f"graph_backend is {cut(self.graph_backend)}; expected {listing(get_args(GraphBackend))}")
+            if name != "threads" or value is not None:
+                check_whole(name, value, least, most)
+        check_choice("graph_backend", self.graph_backend, get_args(GraphBackend))
 
 
 def check_device(device: str, settings: TritonSettings) -> None:
     """Refuse an unknown device, and settings of the other device."""
-    if device not in get_args(Device):
-        raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
+    check_choice("device", device, get_args(Device))
     usual = TritonSettings()
     for name in ("graph_backend",) if device == "cpu" else ("threads", "linked"):
         if getattr(settings, name) != getattr(usual, name):
@@ -104,12 +102,7 @@ class Source:
     @classmethod
     def read(cls, bundle: Bundle, *precisions: str) -> Source:
         """Read and check a bundle, with the first existing graph of these precisions."""
-        graph = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
-        if graph is None:
-            fix = f"run `hydrant export {bundle.path} --precision {precisions[0]}`"
-            raise InputError(f"bundle {bundle.path} has no {onnx_name(precisions[0])}; {fix}")
-        path = bundle.file(graph)
-        check_graph(bundle, graph)
+        path, _ = checked_graph(bundle, precisions, InputError)
         inputs, outputs = graph_tensors(path)
         architecture = bundle.any_architecture()
         if architecture.modality == "audio":
@@ -117,7 +110,7 @@ class Source:
         form = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
         raw, pairs = bundle.processor_folder() is not None, form is not None and form[0]
         tensors = triton_tensors.graph_specs(inputs), triton_tensors.graph_specs(outputs)
-        return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
+        return cls(bundle, architecture, Calibration.of(bundle), path.name, *tensors, raw, pairs)
 
     @property
     def requests(self) -> list[TensorSpec]:

@@ -19,7 +19,7 @@ from ...bundle.manifest import MANIFEST
 from ...bundle.store import Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...data.specs import Spec, decode
-from ...errors import InputError, cut, is_whole, listing
+from ...errors import InputError, check_whole, cut, listing
 from ...version import __version__
 from . import model_files
 from .model_files import Device, Model, Source, TritonSettings
@@ -98,8 +98,7 @@ def triton_repository(
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
     model_files.check_device(device, settings)
-    if not is_whole(version, 1, 2**31 - 1):
-        raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
+    check_whole("version", version, 1)
     bundle, repository = resolve(bundle), Path(output)
     if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
         raise InputError(f"{repository} exists and is not a folder; choose another output folder")

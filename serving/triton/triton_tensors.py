@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, Calibration
+from ...bundle.calibration import RATES, Calibration
 from ...bundle.graphs import GraphTensor
 from ...runtime.prediction import Prediction
 from ...tasks import MEMBER_OUTPUTS, PER_CLASS, TaskName
@@ -113,8 +113,7 @@ def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calib
         specs = [*first, TensorSpec("confidence", FLOAT, each), *specs]
     if task == "multi_label":
         specs.insert(0, TensorSpec("assigned", FLAG, classes))
-    decisions = {"abstain": ABSTAIN, "out_of_distribution": OOD}
-    specs += [TensorSpec(name, FLAG, each) for name, key in decisions.items() if key in calibration.thresholds]
+    specs += [TensorSpec(name, FLAG, each) for name, key in RATES.items() if key in calibration.thresholds]
     if calibration.conformal is not None:
         specs.append(TensorSpec("prediction_set", FLAG, classes))
     if calibration.intervals is not None:
