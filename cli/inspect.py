@@ -96,7 +96,7 @@ def inspect_bundle(bundle: store.Bundle | str | Path) -> dict[str, Any]:
         "distance": look.at(store.DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
         "processor": look.at(store.PROCESSOR, lambda: _processor(bundle, architecture), words=True),
         "inputs": [] if architecture is None else list(architecture.input_names),
-        "tokenizer_graph": _tokenizer_graph(look),
+        "tokenizer_graph": look.at(store.TOKENIZER_GRAPH, partial(_tokenizer_graph, look), words=True),
         "graphs": {name: look.at(name, partial(_graph, look, name), words=True) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
         "signature": "not checked; give --trust" if signature_file(bundle) else None,
@@ -197,11 +197,8 @@ def _processor(bundle: store.Bundle, architecture: AnyArchitecture | None) -> st
 
 def _tokenizer_graph(look: _Look) -> str | None:
     """Describe the tokenizer graph, and report if it is outdated."""
-    state = look.states.get(store.TOKENIZER_GRAPH)
-    if state is None:
+    if store.TOKENIZER_GRAPH not in look.states:
         return None
-    if state != "ok":
-        return state
     metadata = graph_metadata(look.bundle.path / store.TOKENIZER_GRAPH)
     if metadata.get("hydrant.tokenizer") != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
@@ -343,6 +340,7 @@ def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
     if not isinstance(facts, Mapping):
         return []
     how = "each member independently" if facts.get("per_member") else "all members jointly"
+    how = f"from {len(facts['teachers'])} teachers" if isinstance(facts.get("teachers"), list) else how
     line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
     line += short(str(facts.get("data")), 60)
     match facts.get("nll"):
