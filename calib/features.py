@@ -31,9 +31,8 @@ EXISTING = "existing"  # name of the bundle's existing distance; not one of the 
 MIN_SPREAD = 1e-3  # lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features
 MIN_TEXTS = 100  # fewest validation texts for the form with the length; fewer take constants
 MIN_SCALE = 0.1  # lowest scale ÷ its mean over the validation texts: the scale is positive for every length
+# Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values.
 STEEPEST = 30.0
-"""Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values: where
-validation texts hardly differ in length, they do not determine it."""
 
 
 class Reference:

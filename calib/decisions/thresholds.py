@@ -25,9 +25,7 @@ DELTA = 0.05  # probability that a bound on the selective risk fails
 COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"  # levels' names in messages
 BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")  # from 0 to log C, or 1
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # shares of examples below the edges of a histogram
-RESOLUTION = 1e-4
-"""Lowest width of a bin, relative for values above 1, since backends round differently. For scores with own units it is
-relative to the spread of the values too."""
+RESOLUTION = 1e-4  # lowest width of a bin, as backends round; relative to values above 1, and to a spread below 1
 
 
 def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:

@@ -111,7 +111,6 @@ class Dropout:
 
 Method = Taylor | Circuit | Random | Dropout  # method that chooses the heads of a member
 METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random, "dropout": Dropout}
-"""Names of the methods in plans; a name alone means the default options."""
 
 
 @dataclass(frozen=True)
