@@ -46,7 +46,7 @@ from ..runtime.word_predictions import AGGREGATIONS
 from . import shared
 from .command_options import Command, call, positive, value
 from .prediction_text import prediction_text
-from .terminal import log, print_beside, print_json, print_text, progress, standard_output
+from .terminal import log, progress, show, standard_output
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
@@ -155,12 +155,9 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         with filed(options.output, _example(predictor, scoring, options, rows)) as table:
             table.write(rows)
     _warn_failed(int(prediction.failed.sum()), len(rows))
-    if options.json:
-        print_json({**about(predictor), "predictions": rows})
-    elif options.output:
-        print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
-    else:
-        print_text(prediction_text(rows, predictor.members))
+    wrote = f"wrote {len(rows)} prediction(s) to {options.output}"
+    text = wrote if options.output else prediction_text(rows, predictor.members)
+    show(options, {**about(predictor), "predictions": rows}, text, options.output)
     return 2 if prediction.failed.all() else 0
 
 
@@ -181,11 +178,10 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
             count += len(rows)
             failed += split(rows, target, aside)
     _warn_failed(failed, count, options.errors)
-    if options.json:
+    if options.json or options.output:
         written = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**about(predictor), "count": count, **written})
-    elif options.output:
-        print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
+        facts = {**about(predictor), "count": count, **written}
+        show(options, facts, f"wrote {count} prediction(s) to {options.output}", options.output)
     return 2 if failed == count else 0
 
 
@@ -203,12 +199,9 @@ def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Sc
     outcome = predict_part(predictor, predictor.path, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
     _warn_failed(part.failed, len(outcome.rows), options.errors)
-    if options.json:
-        facts = {"count": len(outcome.rows), "failed": part.failed, "output": str(options.output)}
-        chunks = {"chunks": outcome.chunks, "found": outcome.found}
-        print_json({**about(predictor), **facts, "shard": str(part.shard), "total": part.total, **chunks})
-    else:
-        print_text(_outcome_text(outcome))
+    facts = {"count": len(outcome.rows), "failed": part.failed, "output": str(options.output)}
+    facts |= {"shard": str(part.shard), "total": part.total, "chunks": outcome.chunks, "found": outcome.found}
+    show(options, {**about(predictor), **facts}, _outcome_text(outcome))
     return 0
 
 
