@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from ..errors import InputError, check_plain, check_whole, cut
+from ..errors import InputError, check_plain, cut
 from ..metrics.gates import Precision
 from .record import Recording
 from .stats import Watching
@@ -67,15 +67,9 @@ class ServeSettings:
     recording: Recording | None = None
 
     def __post_init__(self) -> None:
-        check_plain(self)
-        bounds = {
-            "port": (0, 65535), "batch_size": (1, 4096), "queue": (1, 10**6), "max_bytes": (1, 2**40),
-            "requests": (1, 10**6), "workers": (1, 256), "grpc_port": (0, 65535),
-        }  # fmt: skip
-        for name, (least, most) in bounds.items():
-            value = getattr(self, name)
-            if name != "grpc_port" or value is not None:
-                check_whole(name, value, least, most)
+        ports, million = (0, 65535), (1, 10**6)
+        check_plain(self, port=ports, grpc_port=ports, batch_size=(1, 4096), queue=million, requests=million,
+                    max_bytes=(1, 2**40), workers=(1, 256))  # fmt: skip
         if not 0 < self.timeout <= 86400:
             raise InputError(f"timeout is {cut(self.timeout)}; expected seconds, above 0 and at most 86400 (a day)")
         if not self.host:
