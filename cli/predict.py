@@ -25,20 +25,10 @@ from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..runtime import Predictor, load
+from ..runtime.offline import row_files
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
 from ..runtime.offline.ray_engine import Actors, ray_engine
-from ..runtime.offline.row_files import (
-    JsonLines,
-    Sink,
-    check_outputs,
-    failures,
-    filed,
-    form_of,
-    opened,
-    split,
-    table_row,
-)
 from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
 from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
@@ -133,7 +123,7 @@ def _check(options: argparse.Namespace) -> None:
     for refusal, applies in refusals.items():
         if applies:
             raise InputError(refusal)
-    check_outputs(options.output, options.errors)
+    row_files.check_outputs(options.output, options.errors)
     if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
 
@@ -152,7 +142,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         raise InputError(f"{error} (the first input is 0; --skip-invalid predicts the others)") from error
     rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
-        with filed(options.output, _example(predictor, scoring, options, rows)) as table:
+        with row_files.filed(options.output, _example(predictor, scoring, options, rows)) as table:
             table.write(rows)
     _warn_failed(int(prediction.failed.sum()), len(rows))
     wrote = f"wrote {len(rows)} prediction(s) to {options.output}"
@@ -173,10 +163,10 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
     count = failed = 0
     collected: list[Answer] = []
     example = _example(predictor, scoring, options, first)
-    with _target(options, example, collected) as target, failures(options.errors) as aside:
+    with _target(options, example, collected) as target, row_files.failures(options.errors) as aside:
         for rows in progress(chain([first], results), 0, "predicting"):
             count += len(rows)
-            failed += split(rows, target, aside)
+            failed += row_files.split(rows, target, aside)
     _warn_failed(failed, count, options.errors)
     if options.json or options.output:
         written = {"output": str(options.output)} if options.output else {"predictions": collected}
@@ -214,18 +204,18 @@ def _outcome_text(outcome: Outcome) -> str:
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace, example: Answer, collected: list[Answer]) -> Iterator[Sink]:
+def _target(options: argparse.Namespace, example: Answer, collected: list[Answer]) -> Iterator[row_files.Sink]:
     """Sink for rows: a file, a list for ``--json``, or standard output, at the end or row by row."""
     if options.json and not options.output:
         yield collected.extend
     elif options.output and (options.skip_invalid or destination(options.output) is not None):
-        with filed(options.output, example) as table:
+        with row_files.filed(options.output, example) as table:
             yield table.write
     elif options.skip_invalid:
         yield _print_rows
     else:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-            with opened(form_of(options.output), spool, example) as table:
+            with row_files.opened(row_files.form_of(options.output), spool, example) as table:
                 yield table.write
             spool.seek(0)
             if options.output:
@@ -244,10 +234,10 @@ def _print_rows(rows: list[Answer]) -> None:
 
 def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace, rows: list[Answer]) -> Answer:
     """Return a row with all keys, for a format with columns; failed rows have an ``error``."""
-    if form_of(options.output) is JsonLines:
+    if row_files.form_of(options.output) is row_files.JsonLines:
         return {}
     usual = next((row for row in rows if "error" not in row), None) or example_answer(predictor, scoring)
-    return table_row(usual, scoring, options.errors)
+    return row_files.table_row(usual, scoring, options.errors)
 
 
 def _sources(options: argparse.Namespace) -> Sources:
