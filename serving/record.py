@@ -15,7 +15,6 @@ import logging
 import os
 import queue
 import random
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,17 +130,12 @@ class Recorder(Observer):
                 try:
                     row = {} if wordless else served.predictor.rows(prediction[place : place + 1])[0]
                     self._write({**about, "why": why, "input": _plain(value), **row}, why)
-                except Exception:  # a row, hook or disk may fail in any way; continue with the other rows
-                    self._fail()
+                except Exception as error:  # a row, hook or disk may fail in any way; continue with the other rows
+                    if not self.failed:
+                        message = "inputs could not be recorded: %s; further failures are only counted"
+                        log.error(message, error, exc_info=not isinstance(error, InputError))
+                    self.failed += 1
             self._done += size
-
-    def _fail(self) -> None:
-        """Count a row that could not be recorded, and log the first failure."""
-        if not self.failed:
-            error = sys.exception()
-            trace = None if isinstance(error, InputError) else error
-            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=trace)
-        self.failed += 1
 
     def _write(self, row: dict[str, Any], why: Any) -> None:
         row.pop("index", None)

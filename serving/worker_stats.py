@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +43,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class WorkerReport(msgspec.Struct):
     """Changes in a worker since its last report; events are methods of :class:`Stats` with their arguments."""
 
-    models: dict[Key, ModelInfo] = {}
+    models: dict[Key, Any] = {}  # ModelInfo; in the parent process what replaces ``Served`` in Stats
     events: deque[tuple[str, Key, tuple[Any, ...]]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     depths: dict[Key, int] = {}
     refused: Counter[int] = msgspec.field(default_factory=Counter)
@@ -141,15 +140,6 @@ class Reporter(Observer):
                 return  # the parent process has ended, and this one ends with it
 
 
-@dataclass
-class _Worker:
-    """The latest state of a worker; models replace ``Served`` in :class:`Stats`."""
-
-    models: dict[Key, Any] = field(default_factory=dict)
-    depths: dict[Key, int] = field(default_factory=dict)
-    recorded: Recorded = None
-
-
 class WorkerStats:
     """In the parent process: counts the events of all workers."""
 
@@ -157,7 +147,7 @@ class WorkerStats:
         self.stats = Stats(watching)
         self._metrics = Metrics(self.stats)
         self._models: dict[str, Any] = {}
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerReport] = []  # the latest state of each
         self._lock = threading.Lock()
 
     def listen(self, pipe: Connection) -> None:
@@ -165,7 +155,7 @@ class WorkerStats:
         threading.Thread(target=self._listen, args=(pipe,), name="hydrant-counts", daemon=True).start()
 
     def _listen(self, pipe: Connection) -> None:
-        worker = _Worker()
+        worker = WorkerReport()
         with self._lock:
             self._workers.append(worker)
         with pipe:
@@ -184,7 +174,7 @@ class WorkerStats:
             worker.depths = dict.fromkeys(worker.depths, 0)
             self._sum_queues(worker)
 
-    def _take(self, worker: _Worker, report: WorkerReport) -> None:
+    def _take(self, worker: WorkerReport, report: WorkerReport) -> None:
         with self._lock:
             for (name, version), info in report.models.items():
                 worker.models[name, version] = self._model(name, version, info)
@@ -205,7 +195,7 @@ class WorkerStats:
                 each.ready = each is model
         return model
 
-    def _sum_queues(self, worker: _Worker) -> None:
+    def _sum_queues(self, worker: WorkerReport) -> None:
         """Sum the waiting inputs of all workers for each model of this one."""
         for key, model in worker.models.items():
             depths = [each.depths.get(key, 0) for each in self._workers if each.models.get(key) is model]
