@@ -25,7 +25,6 @@ from .http_refusals import App, ServeError
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
 from .observers import Observer, tracer
-from .openapi import openapi_route
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
@@ -128,8 +127,7 @@ class Monitor:
 
 def assembled(service: Service, monitor: Monitor) -> App:
     """The whole ASGI application."""
-    further = [*page_routes(service), *monitor.routes(), openapi_route(service.settings.token is not None)]
-    app: App = PredictRoutes(service, rest_app(service, further))
+    app: App = PredictRoutes(service, rest_app(service, [*page_routes(service), *monitor.routes()]))
     app = app if monitor.spans is None else monitor.spans.around(app)
     return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 
