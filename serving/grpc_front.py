@@ -225,9 +225,8 @@ class GrpcFront:
                 for method, handler in handlers.items()
             }
             server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(name, streams),))
-        place = (
-            f"{f'[{settings.host}]' if ':' in settings.host.strip('[]') else settings.host}:{settings.grpc_port or 0}"
-        )
+        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
+        place = f"{host}:{settings.grpc_port or 0}"
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 port = int(server.add_insecure_port(place))

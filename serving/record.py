@@ -133,7 +133,7 @@ class Recorder(Observer):
                 except Exception as error:  # a row, hook or disk may fail in any way; continue with the other rows
                     if not self.failed:
                         message = "inputs could not be recorded: %s; further failures are only counted"
-                        log.error(message, error, exc_info=not isinstance(error, InputError))
+                        log.error(message, error, exc_info=None if isinstance(error, InputError) else error)
                     self.failed += 1
             self._done += size
 

@@ -88,13 +88,8 @@ class Monitor:
         self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
     ) -> None:
         self._recorder = None if recording is None else Recorder(recording)
-        self.stats: Stats | Reporter
-        self._metrics: Metrics | Reporter
-        if pipe is None:
-            self.stats = Stats(watching)
-            self._metrics = Metrics(self.stats)
-        else:
-            self.stats = self._metrics = Reporter(pipe, self._recorded)
+        self.stats: Stats | Reporter = Stats(watching) if pipe is None else Reporter(pipe, self._recorded)
+        self._metrics = Metrics(self.stats) if isinstance(self.stats, Stats) else self.stats
         self.spans = tracer()
         self.observers: list[Observer] = [each for each in (self.stats, self.spans, self._recorder) if each]
 

@@ -48,6 +48,7 @@ class WorkerReport(msgspec.Struct):
     depths: dict[Key, int] = {}
     refused: Counter[int] = msgspec.field(default_factory=Counter)
     recorded: Recorded = None
+    predictions: deque[tuple[Key, Prediction]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
 
 class Reporter(Observer):
@@ -56,7 +57,7 @@ class Reporter(Observer):
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
         self._lock, self._talking = threading.Lock(), threading.RLock()
-        self._begin()
+        self._report = WorkerReport()
         self._questions = 0  # numbers them, to discard late answers
         self._ended = threading.Event()
         threading.Thread(target=self._work, name="hydrant-counts", daemon=True).start()
@@ -84,7 +85,7 @@ class Reporter(Observer):
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: ARG002
         """Keep a prediction until the next report."""
         with self._lock:
-            self._predictions.append((self._key(served), prediction))
+            self._report.predictions.append((self._key(served), prediction))
 
     def answer(self, path: str, accept: str, recorded: Recorded) -> tuple[bytes, str]:  # noqa: ARG002
         """``Metrics.answer`` for all workers."""
@@ -106,10 +107,6 @@ class Reporter(Observer):
         except OSError:
             log.debug("the parent process has ended")
 
-    def _begin(self) -> None:
-        self._report = WorkerReport()
-        self._predictions: deque[tuple[Key, Prediction]] = deque(maxlen=MAX_EVENTS)
-
     def _key(self, served: Served) -> Key:
         """The key of a model, which each report describes."""
         key, predictor = (served.name, served.version), served.predictor
@@ -120,15 +117,15 @@ class Reporter(Observer):
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
         with self._talking:
             with self._lock:
-                report, predictions = self._report, self._predictions
-                self._begin()
+                report, self._report = self._report, WorkerReport()
             parts: dict[Key, list[Prediction]] = {}
-            for key, prediction in predictions:
+            for key, prediction in report.predictions:
                 if is_counted(prediction):
                     parts.setdefault(key, []).append(prediction)
             for key, each in parts.items():
                 info, whole = report.models[key], Prediction.concatenate(each)
                 report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
+            report.predictions.clear()  # they were counted
             report.recorded = self._recorded()
             self._pipe.send((report, question))
 
