@@ -29,7 +29,7 @@ from ..runtime.offline import row_files
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
 from ..runtime.offline.ray_engine import Actors, ray_engine
-from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
+from ..runtime.offline.scoring import Answer, Scoring, answers, tensor_answers
 from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
 from ..runtime.word_predictions import AGGREGATIONS
@@ -142,7 +142,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         raise InputError(f"{error} (the first input is 0; --skip-invalid predicts the others)") from error
     rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
-        with row_files.filed(options.output, _example(predictor, scoring, options, rows)) as table:
+        with row_files.filed(options.output, row_files.columns_of(predictor, scoring, options.output, None)) as table:
             table.write(rows)
     _warn_failed(int(prediction.failed.sum()), len(rows))
     wrote = f"wrote {len(rows)} prediction(s) to {options.output}"
@@ -162,8 +162,8 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
         raise InputError(f"{name} has no rows; expected at least one input")
     count = failed = 0
     collected: list[Answer] = []
-    example = _example(predictor, scoring, options, first)
-    with _target(options, example, collected) as target, row_files.failures(options.errors) as aside:
+    columns = row_files.columns_of(predictor, scoring, options.output, options.errors)
+    with _target(options, columns, collected) as target, row_files.failures(options.errors) as aside:
         for rows in progress(chain([first], results), 0, "predicting"):
             count += len(rows)
             failed += row_files.split(rows, target, aside)
@@ -204,18 +204,18 @@ def _outcome_text(outcome: Outcome) -> str:
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace, example: Answer, collected: list[Answer]) -> Iterator[row_files.Sink]:
+def _target(options: argparse.Namespace, columns: Answer, collected: list[Answer]) -> Iterator[row_files.Sink]:
     """Sink for rows: a file, a list for ``--json``, or standard output, at the end or row by row."""
     if options.json and not options.output:
         yield collected.extend
     elif options.output and (options.skip_invalid or destination(options.output) is not None):
-        with row_files.filed(options.output, example) as table:
+        with row_files.filed(options.output, columns) as table:
             yield table.write
     elif options.skip_invalid:
         yield _print_rows
     else:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-            with row_files.opened(row_files.form_of(options.output), spool, example) as table:
+            with row_files.opened(row_files.form_of(options.output), spool, columns) as table:
                 yield table.write
             spool.seek(0)
             if options.output:
@@ -230,14 +230,6 @@ def _print_rows(rows: list[Answer]) -> None:
     """Print rows as JSON lines."""
     with standard_output():
         sys.stdout.buffer.write(b"".join(map(json_line, rows)))
-
-
-def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace, rows: list[Answer]) -> Answer:
-    """Return a row with all keys, for a format with columns; failed rows have an ``error``."""
-    if row_files.form_of(options.output) is row_files.JsonLines:
-        return {}
-    usual = next((row for row in rows if "error" not in row), None) or example_answer(predictor, scoring)
-    return row_files.table_row(usual, scoring, options.errors)
 
 
 def _sources(options: argparse.Namespace) -> Sources:
