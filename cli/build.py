@@ -21,14 +21,12 @@ def arguments(command: Command) -> None:
     command.heading("common")
     command.take(build_engine, "precision")
     command.take(build_engine, "backend", choices=tuple(LIBRARY_OPTIONS))
-    command.take(build_engine, "batch", type=str, metavar="MIN:OPT:MAX")
-    command.take(build_engine, "sequence", type=str, metavar="MIN:OPT:MAX")
+    command.take_all(build_engine, "batch", "sequence", type=str, metavar="MIN:OPT:MAX")
     command.heading("advanced")
     command.take(TensorRTForRTX, "compute_capability", metavar="CC")
     command.take(TensorRT, "hardware_compatibility")
     command.take(both, "strip_weights")
-    command.take(build_engine, "require_fused")
-    command.take(build_engine, "name")
+    command.take_all(build_engine, "require_fused", "name")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ def arguments(command: Command) -> None:
     """Define the options."""
     command.heading("common")
     command.take(run_demo, "output", "-o", "--output", metavar="FOLDER")
-    command.take(run_demo, "epochs", type=positive, metavar="N")
+    command.take(run_demo, "epochs", type=positive)
     command.take(run_demo, "force")
 
 

@@ -17,9 +17,7 @@ def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, export)
     command.heading("common")
-    command.take(export, "precision")
-    command.take(export, "data", metavar="FILE")
-    command.take(export, "tokenizer")
+    command.take_all(export, "precision", "data", "tokenizer")
     command.heading("advanced")
     shared.data_options(command)
     command.take(GraphForm, "lowering")

@@ -39,7 +39,7 @@ def arguments(command: Command) -> None:
     """Define the options."""
     command.add("bundle", metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
-    command.take(load, "trust", type=str, metavar="FILE")
+    command.take(load, "trust", type=str)
     command.heading("advanced")
     command.take(load, "revision", metavar="NAME")
 

@@ -16,9 +16,9 @@ def arguments(command: Command) -> None:
     """Define the options."""
     command.add("parts", nargs="+", type=Path, metavar="PART",
                 help="Files that `hydrant predict --shard` wrote, in any order, with their manifests")  # fmt: skip
-    command.take(merge_parts, "output", "-o", "--output", metavar="FILE")
+    command.take(merge_parts, "output", "-o", "--output")
     command.heading("common")
-    command.take(merge_parts, "errors", "--errors", metavar="FILE")
+    command.take(merge_parts, "errors", "--errors")
 
 
 def run(options: argparse.Namespace) -> int:

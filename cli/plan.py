@@ -30,10 +30,10 @@ def arguments(command: Command) -> None:
     command.take((plan_heads, explore), "model", "model", metavar="MODEL")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file for the plan")
     command.heading("common")
-    command.take((plan_heads, explore), "data", metavar="FILE")
+    command.take((plan_heads, explore), "data")
     command.take((plan_heads, explore), "members", type=positive, metavar="M")
     with command.one_of():
-        command.take(plan_heads, "keep", type=_keep, action="store")
+        command.take(plan_heads, "keep", type=_keep, action="store", metavar="KEEP")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
     command.take(plan_heads, "fork_from", metavar="LAYER")
     command.take(plan_heads, "method", action="store", metavar="METHOD", also=" (default: taylor)")
@@ -43,13 +43,13 @@ def arguments(command: Command) -> None:
     command.take(Budget, "to_tune")
     command.take(plan_heads, "traced")
     command.take(Random, "systematic", also="; with random")
-    command.take((Circuit, explore), "ood", metavar="FILE", also="; with circuit or --explore")
+    command.take((Circuit, explore), "ood", also="; with circuit or --explore")
     command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; with circuit or --explore")
     command.add(
         "--explore", type=Path, metavar="PICTURE", nargs="?", const=BESIDE,
         help="Measure many plans, plot quality against cost (default: PLAN.png), and choose one",
     )  # fmt: skip
-    command.take(explore, "train", metavar="FILE", also="; with --explore")
+    command.take(explore, "train", also="; with --explore")
     command.take(explore, "compare", metavar="MODEL", also="; with --explore")
 
 

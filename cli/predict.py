@@ -62,10 +62,10 @@ def arguments(command: Command) -> None:
     command.heading("advanced")
     shared.data_options(command)
     shared.backend(command, load)
-    command.take(load, "threads", type=positive, metavar="N")
-    command.take(load, "trust", type=str, metavar="FILE")
+    command.take(load, "threads", type=positive)
+    command.take(load, "trust", type=str)
     command.take(load, "revision", metavar="NAME")
-    command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
+    command.take(Predictor.predict, "batch_size", type=positive)
     command.add("--aggregation", choices=AGGREGATIONS,
                 help="How token predictions are aggregated into words (default: first)")  # fmt: skip
     command.add("--errors", type=Path, metavar="FILE",

@@ -15,10 +15,9 @@ EXAMPLE = "hydrant sign out/ --key private.pem"
 def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, sign)
-    command.take(sign, "key", metavar="FILE")
+    command.take(sign, "key")
     command.heading("advanced")
-    command.take(sign, "certificate", metavar="FILE")
-    command.take(sign, "chain", metavar="FILE")
+    command.take_all(sign, "certificate", "chain")
 
 
 def run(options: argparse.Namespace) -> int:

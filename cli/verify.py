@@ -17,7 +17,7 @@ def arguments(command: Command) -> None:
     """Define the options."""
     shared.bundle(command, verify)
     command.heading("common")
-    command.take(verify, "data", metavar="FILE")
+    command.take(verify, "data")
     shared.backend(command, verify)
     command.heading("advanced")
     shared.data_options(command)
