@@ -15,7 +15,6 @@ EXAMPLE = "hydrant build out/ --backend tensorrt-rtx --precision fp16 --batch 1:
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     both = (TensorRT, TensorRTForRTX)
     shared.bundle(command, build_engine)
     command.heading("common")
@@ -30,7 +29,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build the engine and print a summary."""
     [backend] = choose("--backend", LIBRARY_OPTIONS, [value(build_engine, "backend", options)], options)
     engine = call(build_engine, options, backend=backend)
     show(options, engine.to_json(), build_text(engine))

@@ -17,7 +17,6 @@ EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --covera
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, calibrate)
     command.take(calibrate, "data")
     command.heading("common")
@@ -39,7 +38,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Calibrate and print the decisions."""
     abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
     sets = call(Conformal, options) if hasattr(options, "conformal") else None
     targets = {"abstain": abstain, "flags": call(FalseAlarm, options), "sets": sets}

@@ -17,7 +17,6 @@ EXAMPLE = "hydrant drift out/ --log predictions.jsonl"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, drift)
     command.take_all(drift, "log", "to_label")
     command.heading("advanced")
@@ -27,7 +26,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare and print the report."""
     report: DriftReport = call(drift, options)
     show(options, report.to_json(), report_text(report, vars(options).get("to_label")))
     return 0 if report.passed else 1

@@ -16,7 +16,6 @@ EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare check
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, evaluate)
     command.take(evaluate, "data")
     command.heading("common")
@@ -33,7 +32,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate and print the metrics."""
     report = call(evaluate, options, figures=call(EvaluationOptions, options), reading=shared.read_options(options))
     place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
     show(options, report.to_json(), evaluation_text(report, place))

@@ -23,7 +23,6 @@ EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.add("model", metavar="MODEL", nargs="+",
                 help="Checkpoint of a transformers classifier (folder or hub name), or one per member")  # fmt: skip
     command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Bundle folder to create")
@@ -49,7 +48,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fuse and print the bundle and the merge error."""
     from ..models.checkpoint import check_supported, load_model, load_processor
 
     _check(options)

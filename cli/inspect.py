@@ -36,7 +36,6 @@ SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.add("bundle", metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
     command.take(load, "trust", type=str)
@@ -45,7 +44,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
     bundle = store.located(options.bundle, value(load, "revision", options))
     facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))

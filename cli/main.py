@@ -42,7 +42,11 @@ COMMANDS = {
     "push": "share a bundle on the Hugging Face Hub",
     "demo": "run every stage on a small built-in data set",
 }
-"""Every subcommand and its summary; the module of the same name defines its options."""
+"""Every subcommand and its summary.
+
+In the module of the same name, ``arguments`` defines the options, and ``run`` does the work, prints the result and
+returns the exit status; ``EXAMPLE`` is shown by ``--help``.
+"""
 
 FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")  # commands that most users need first
 SAME = {"--data": "--input", "--input": "--data"}

@@ -13,7 +13,6 @@ EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.add("parts", nargs="+", type=Path, metavar="PART",
                 help="Files that `hydrant predict --shard` wrote, in any order, with their manifests")  # fmt: skip
     command.take(merge_parts, "output", "-o", "--output")
@@ -22,7 +21,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Merge the parts and print the number of rows."""
     errors = getattr(options, "errors", None)
     parts = merge_parts(options.parts, options.output, errors)
     rows, failed = parts[0].total, sum(part.failed for part in parts)

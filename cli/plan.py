@@ -26,7 +26,6 @@ BESIDE = Path()  # marks a picture without a name; no file can have this path
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.take((plan_heads, explore), "model", "model", metavar="MODEL")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file for the plan")
     command.heading("common")
@@ -54,7 +53,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan and print the heads of each member."""
     check_file(options.output)
     if (data := value(plan_heads, "data", options)) is not None:
         check_named(data)  # also if the method needs none

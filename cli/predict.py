@@ -44,7 +44,6 @@ SPOOL_BYTES = 16 * 2**20
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, load)
     command.add("inputs", metavar="TEXT|IMAGE", nargs="*",
                 help="Texts, image paths or sound paths; - reads texts from standard input")  # fmt: skip
@@ -80,7 +79,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict and print label, confidence and uncertainty of each input."""
     _check(options)
     scoring = Scoring(
         batch_size=value(Predictor.predict, "batch_size", options),

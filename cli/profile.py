@@ -19,7 +19,6 @@ EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-en
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, profile)
     command.heading("common")
     command.take_all(Timing, "batch", "sequence", type=numbers, action="store", metavar="N,N")
@@ -34,7 +33,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print the latencies."""
     report = call(profile, options, timing=call(Timing, options))
     show(options, report.to_json(), profile_text(report, Path(options.bundle)))
     return 0

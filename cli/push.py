@@ -13,7 +13,6 @@ EXAMPLE = "hydrant push out/ USER/NAME --private"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, push)
     command.take(push, "repository", "repository", nargs="?", metavar="USER/NAME")
     command.heading("common")
@@ -25,7 +24,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Push, and print the address of the commit or the path of the folder."""
     place = call(push, options)
     show(options, {"pushed": place}, f"wrote {place}")
     return 0

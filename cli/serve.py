@@ -24,7 +24,6 @@ EXAMPLE = "hydrant serve out/ --port 8000"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.take(serve, "folder", "folder", type=str, metavar="BUNDLE")
     command.heading("common")
     command.take(ServeSettings, "host", metavar="ADDRESS")
@@ -52,7 +51,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal arrives."""
     file = options.settings
     rare = Settings() if file is None else decode(_text(file).encode(), Settings, file, InputError)
     token = None if options.token_file is None else _text(options.token_file)

@@ -13,7 +13,6 @@ EXAMPLE = "hydrant sign out/ --key private.pem"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, sign)
     command.take(sign, "key")
     command.heading("advanced")
@@ -21,7 +20,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sign and print the path of the signature."""
     place = call(sign, options)
     show(options, {"signature": str(place)}, f"wrote {place}; check it with --trust and the public key")
     return 0

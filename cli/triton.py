@@ -13,7 +13,6 @@ EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --vers
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, triton_repository)
     command.take(triton_repository, "output", "-o", "--output", metavar="FOLDER")
     command.heading("common")
@@ -26,7 +25,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the repository and print its contents."""
     model = call(triton_repository, options, settings=call(TritonSettings, options))
     show(options, model.to_json(), triton_text(model))
     return 0
