@@ -197,7 +197,8 @@ async def _main(
     loop = asyncio.get_running_loop()
     signals = contextlib.ExitStack()
     if parent is None:
-        signals.enter_context(_calling_on_signals(loop, leave))
+        names = (each.name for each in end_signals())
+        signals.enter_context(signals_to(lambda *_: loop.call_soon_threadsafe(leave), *names))
     else:  # in a worker or thread: the parent closes the pipe, or ends
         loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
@@ -228,17 +229,3 @@ async def _main(
         await service.drain()
         monitor.close()
         signals.close()
-
-
-@contextlib.contextmanager
-def _calling_on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> Iterator[None]:
-    """Call ``leave`` on signals that end a service, also on Windows, whose event loops have no signal handlers."""
-    try:
-        for each in end_signals():
-            loop.add_signal_handler(each, leave)
-    except NotImplementedError:
-        names = (each.name for each in end_signals())
-        with signals_to(lambda *_: loop.call_soon_threadsafe(leave), *names):
-            yield
-    else:
-        yield
