@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import HydrantError, InputError, cut, listing, require
 from . import oip
-from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from .datatypes import DTYPES, Tensor, check_values, checked_head, from_bytes, from_values, object_array, to_bytes
 from .http_refusals import ServeError, convert_fields, refusal
 from .middleware import check_token
 from .observers import Served
@@ -178,7 +178,7 @@ def _tensor(message: Any, raw: bytes | None) -> Tensor:
     if datatype not in ("BYTES", "FP32", "FP64"):  # these may be any bytes, or NaN
         return Tensor(message.name, datatype, from_values(what, datatype, shape, values))
     check_values(what, shape, values)
-    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
+    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, DTYPES[datatype]).reshape(shape)
     return Tensor(message.name, datatype, array)
 
 
