@@ -42,7 +42,7 @@ MIN_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Recording:
-    """The record of abstained and flagged inputs.
+    """The record of abstained and flagged inputs; raises ``InputError`` for an invalid value.
 
     Attributes:
         file: record abstained and flagged inputs in this file, as JSON lines. Only its owner may read it.
@@ -50,9 +50,6 @@ class Recording:
         most_bytes: size limit of the record; older rows move to FILE.1, then are deleted.
         redact: module:function that maps each row to the row to write, or None to skip it. In Python also the function
             itself.
-
-    Raises:
-        InputError: an invalid value.
     """
 
     file: str | Path

@@ -17,7 +17,7 @@ from .stats import Watching
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a service: addresses, limits, and the backend of its bundles.
+    """Settings of a service: addresses, limits, and the backend of its bundles; ``InputError`` for an invalid value.
 
     Attributes:
         host: address to listen on; 0.0.0.0 accepts other machines. Use that only behind a firewall or proxy.
@@ -40,9 +40,6 @@ class ServeSettings:
         revision: branch, tag or commit of a bundle on the Hub (default: main).
         watching: options of drift detection.
         recording: record of abstained and flagged inputs; by default none.
-
-    Raises:
-        InputError: an invalid value.
     """
 
     host: str = "127.0.0.1"

@@ -41,15 +41,12 @@ WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}  # seconds
 
 @dataclass(frozen=True)
 class Watching:
-    """Options of drift detection.
+    """Options of drift detection; raises ``InputError`` for a value out of range.
 
     Attributes:
         alpha: probability of any false alarm while traffic matches the calibration data.
         psi: population stability index that counts as drift, if chance does not explain it.
         window: inputs per histogram that is compared.
-
-    Raises:
-        InputError: a value out of range.
     """
 
     alpha: float = 0.01
