@@ -173,7 +173,6 @@ def _prompts(recorded: Any) -> str | None:
 
 
 def _processor(bundle: store.Bundle, architecture: AnyArchitecture | None) -> str | None:
-    """Describe the processor."""
     if architecture is None:
         return "unreadable without config.json" if bundle.processor_folder() else None
     processor = bundle.processor()

@@ -225,7 +225,6 @@ def _target(options: argparse.Namespace, columns: Answer, collected: list[Answer
 
 
 def _print_rows(rows: list[Answer]) -> None:
-    """Print rows as JSON lines."""
     with standard_output():
         sys.stdout.buffer.write(b"".join(map(json_line, rows)))
 

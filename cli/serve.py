@@ -33,9 +33,7 @@ def arguments(command: Command) -> None:
                 help="File with the bearer token that clients must send (default: no authentication)")  # fmt: skip
     command.take_all(ServeSettings, "tls_cert", "tls_key", metavar="FILE")
     command.heading("advanced")
-    command.take(ServeSettings, "backend", metavar="NAME")
-    command.notes.append(f"backends: {shared.BACKENDS}")
-    command.take(ServeSettings, "precision")
+    shared.backend(command, ServeSettings)
     command.take_all(ServeSettings, "threads", "batch_size", type=positive)
     command.take(ServeSettings, "trust", type=str)
     command.take(ServeSettings, "revision", metavar="NAME")

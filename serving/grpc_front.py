@@ -342,7 +342,6 @@ def _fields(fields: Callable[[], dict[str, Any]]) -> Handler:
 
 
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
-    """The message of a call."""
     try:
         async with asyncio.timeout(seconds):
             return await anext(messages)

@@ -162,7 +162,6 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
 
 @lru_cache(maxsize=256)
 def _is_own(address: str) -> bool:
-    """Return True if an address is this machine's own."""
     try:
         return is_loopback(urlsplit(address).hostname or "")
     except ValueError:

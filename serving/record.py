@@ -151,7 +151,6 @@ def _size(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """An input as a JSON value."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):

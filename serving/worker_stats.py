@@ -199,7 +199,6 @@ class WorkerStats:
             self.stats.queue(model, sum(depths))
 
     def _recorded(self) -> Recorded:
-        """Counts of recorded inputs of all workers."""
         with self._lock:
             counts = [worker.recorded for worker in self._workers if worker.recorded is not None]
         return {name: sum(each[name] for each in counts) for name in counts[0]} if counts else None

@@ -147,7 +147,6 @@ class _Worker:
 
 
 def _work(run: Callable[..., None], pipe: Connection, level: int) -> None:
-    """The main function of a worker."""
     configure_log(level)
     for each in end_signals():  # terminals and systemd send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
