@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import RATES
 from ..errors import InputError, check_whole, cut
 from ..runtime.prediction import Prediction
 from .observers import Observer, Served, flagged
@@ -90,8 +89,7 @@ class Recorder(Observer):
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Pass abstained and flagged inputs to the writing thread."""
-        why = {name: values for name in RATES if (values := flagged(prediction, name)) is not None}
-        if not why:
+        if not (why := flagged(prediction)):
             return
         places = np.flatnonzero(np.logical_or.reduce(list(why.values())) & ~prediction.failed)
         if self._rate < 1:
