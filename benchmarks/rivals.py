@@ -120,7 +120,8 @@ def deep(subject: Subject, work: Path) -> dict[str, Any]:
     """Figures of a Deep Ensemble of three, calibrated on all validation data, with its distance."""
     folder, data = work / "deep", subject.data
     if not folder.exists():
-        hydrant.save_bundle(hydrant.fuse(list(map(str, subject.members.deep()))), folder, subject.bundles.processor)
+        members = hydrant.fuse(list(map(str, subject.members.deep())), keep_separate=["all"])
+        hydrant.save_bundle(members, folder, subject.bundles.processor)
         hydrant.calibrate(folder, data.validation, data.ood_validation, fit=data.train)
     hydrant.evaluate(folder, data.test, data.ood_test)
     return hydrant.Bundle.open(folder).read_json(REPORT)["models"][0]

@@ -181,7 +181,7 @@ def variant_of(text: str, study: Study, kind: str) -> tuple[str, Any, dict[str, 
     common = {"epochs": EPOCHS, "learning_rate": 1e-4, "patience": 10, **options}
     if kind_of == TUNED:
         return text, Jointly(freeze=0, **{**common, "learning_rate": 5e-5}), plan
-    how = Taught(teachers=study.teachers, unlabelled=study.unlabelled, teacher_outputs=study.work, **common)
+    how = Taught(teachers=study.teachers, unlabelled=study.unlabelled, teacher_outputs=study.work / "outputs", **common)
     return text, how, plan
 
 

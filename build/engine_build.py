@@ -17,7 +17,6 @@ from ..bundle.graphs import checked_graph
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.traced import AnyArchitecture
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, check_choice, cut
@@ -119,7 +118,9 @@ def build_engine(
         for warning in warnings:
             log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(profiles))
-    blocks, unfusable = _attention(graph, architecture)
+    blocks, unfusable = (
+        (architecture.layers, {}) if architecture.is_declared else attention_patterns(graph, architecture)
+    )
     targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
     facts = EngineFile(
         library=library,
@@ -163,11 +164,6 @@ def _write_beside(path: Path, data: bytes) -> None:
         write_atomically(path, data)
     except InputError as error:
         log.warning("%s", error)
-
-
-def _attention(graph: Path, architecture: AnyArchitecture) -> tuple[int, dict[str, int]]:
-    """Attention blocks of a graph, and the number of those without a fused kernel by reason."""
-    return (architecture.layers, {}) if architecture.is_declared else attention_patterns(graph, architecture)
 
 
 def _check_fused(facts: EngineFile, declared: bool) -> None:

@@ -15,7 +15,7 @@ from ..data.processor import Processor
 from ..data.specs import Spec, convert
 from ..errors import BundleError, InputError, cut
 from .store import Bundle
-from .strict_json import check_schema, to_json_bytes
+from .strict_json import check_schema
 
 ORIGINAL_CHECK = "original_check.json"
 SCHEMA = 1
@@ -67,12 +67,6 @@ def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     pairs = zip(check.inputs, prepared, strict=True)
     rows = [CheckedInput(to_json(each.input), tensors, each.probabilities) for each, tensors in pairs]
     return msgspec.to_builtins(CheckFile(SCHEMA, rows))
-
-
-def preprocessing_alone(file: Mapping[str, Any]) -> bytes:
-    """The file of a tuned bundle: without the untuned model's probabilities."""
-    rows = [{**row, "probabilities": {}} for row in file["inputs"]]
-    return to_json_bytes({**file, "inputs": rows})
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:

@@ -328,6 +328,7 @@ def _tuned(facts: Any, origins: Sequence[str]) -> str | None:
     if not isinstance(facts, Mapping):
         return None
     how = "each member independently" if facts.get("per_member") else "all members jointly"
+    how = f"from {len(facts['teachers'])} teachers" if isinstance(facts.get("teachers"), list) else how
     line = f"{how}, on {short(str(facts.get('examples')), 12)} examples of "
     line += short(str(facts.get("data")), 60)
     match facts.get("nll"):

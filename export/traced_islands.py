@@ -91,7 +91,7 @@ def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> 
             sizes = np.abs(value.const_value.numpy())
             beyond |= {named(value)} if sizes[np.isfinite(sizes)].max(initial=0.0) > LARGEST else set()
     for node in graph:
-        if not _computes(node, ranks):
+        if not node.outputs or ranks.get(node.outputs[0]) != Rank.HALF:
             continue
         name, operands = named(node.outputs[0]), [value for value in node.inputs if ranks.get(value) == Rank.HALF]
         first = named(node.inputs[0]) if node.inputs else ""
@@ -105,11 +105,6 @@ def overflowing(graph: ir.Graph, ranks: Ranks, largest: Mapping[str, float]) -> 
         elif node.op_type == "Softmax" and (why := too_large("scores", largest.get(_rows(first), 0.0))):
             reasons |= dict.fromkeys([name, *_before(node.inputs[0], ranks)], why)
     return reasons
-
-
-def _computes(node: ir.Node, ranks: Ranks) -> bool:
-    """Return True for an operator in half precision."""
-    return bool(node.outputs) and ranks.get(node.outputs[0]) == Rank.HALF
 
 
 def _before(value: ir.Value | None, ranks: Ranks) -> list[str]:

@@ -92,10 +92,7 @@ class TracedClassifier(Ensemble):
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
     def checked_with(self, processor: Any) -> OriginalCheck | None:
-        """Compare the whole model, run like a member, with transformers' own code on raw inputs.
-
-        ``None`` for a processor that is only stored, with the earlier comparison beside it.
-        """
+        """Compare the whole model, run like a member, with transformers' own code; ``None`` without its processor."""
         if not callable(processor):
             return None
         read = self.architecture

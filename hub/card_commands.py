@@ -34,7 +34,10 @@ def command_lines(
     lines = [_line("plan", [source, *traced], {**heads, **keep, **fork, **seed, "-o": "plan.json"})]
     lines.append(_line("fuse", [source, *traced], {"--plan": "plan.json", "-o": "out/"}))
     if isinstance(tuned, Mapping):
-        lines.append(_line("tune", ["out/"], {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}))
+        options = {"--data": tuned.get("data"), "--epochs": tuned.get("epochs")}
+        options["--unlabelled"] = "INPUTS" if tuned.get("unlabelled") else None
+        names = [str(each.get("name")) for each in tuned.get("teachers", ())]
+        lines.append(_line("tune", ["out/", *["--teachers"][: len(names)], *names], options))
     if fitted:
         chosen = [calibration.thresholds[name].target for name in (ABSTAIN, OOD) if name in calibration.thresholds]
         targets = {TARGETS[goal]: value for target in chosen for goal, value in target.items() if goal in TARGETS}

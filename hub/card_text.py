@@ -196,7 +196,8 @@ def _origin(
     lines.append(f"Heads: method {plain(plan.method)}{_data(plan.provenance)}.")
     if isinstance(tuned := fusion.get("tuned"), Mapping):
         epochs = f", {plain(tuned.get('epochs'))} epochs, the weights after epoch {plain(tuned.get('best_epoch'))}"
-        lines.append(f"Tuned above the fork{_data(tuned)}{epochs}.")
+        teachers = ", ".join(plain(each.get("name")) for each in tuned.get("teachers", ()))
+        lines.append(f"{f'Taught by {teachers}' if teachers else 'Tuned above the fork'}{_data(tuned)}{epochs}.")
     else:
         lines.append("Not tuned after the fusion.")
     if calibration.fitted:

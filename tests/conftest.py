@@ -42,7 +42,7 @@ LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "trit
 SLOW = (
     *LONG, "checkpoints", "cli", "clients", "compile", "connection", "cpp_serve", "crash_safety", "distance",
     "examples", "fuzz", "hub", "hub_readers", "inputs", "lora", "make", "numerics", "original_check", "profile",
-    "serve", "signature", "site", "sounds", "task_verbs", "thresholds", "token_stages", "tokenizer_graph",
+    "serve", "signature", "site", "sounds", "task_verbs", "teachers", "thresholds", "token_stages", "tokenizer_graph",
     "traced_tasks", "tune", "tune_kinds", "verify",
 )  # fmt: skip
 """Test files marked slow; the others finish in two minutes (pytest -m "not slow")."""

@@ -184,7 +184,7 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     facts = inspect_bundle(tmp_path / "tuned")
     assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
     assert "members differ from layer 1 on" in inspect_text(facts)
-    with pytest.raises(InputError, match="earlier BatchEnsemble"):
+    with pytest.raises(InputError, match="earlier tuning"):
         tune(tmp_path / "tuned", sentences(30, 0), BatchEnsemble())
 
 

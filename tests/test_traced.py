@@ -292,8 +292,8 @@ def test_the_command_line_says_what_a_traced_bundle_lacks(bundle: Bundle, tmp_pa
     data.write_text("text,label\nhello,LABEL_0\n")
     for verb, options, message in (
         ("export", ("--lowering", "grouped"), "its graph has one form"),
-        ("tune", ("--data", data, "--freeze", "1"), "which are tuned as a whole; omit --freeze"),
-        ("tune", ("--data", data, "--teachers", data, "--fork-from", "1"), "omit --fork-from"),
+        ("tune", ("--data", data, "--freeze", "1"), "which are tuned as a whole; omit"),
+        ("tune", ("--data", data, "--teachers", data, "--fork-from", "1"), "which are tuned as a whole; omit"),
     ):
         result = run_cli(verb, bundle.path, *options)
         assert (result.returncode, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.stderr

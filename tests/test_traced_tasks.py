@@ -220,36 +220,29 @@ def test_a_task_that_contradicts_its_model_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Path], Data]:
-    """An exported bundle of three members, its checkpoint, a teacher for each, and texts that the teachers labelled."""
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], Data]:
+    """An exported bundle of three members, its checkpoint and a teacher for each, and labelled texts."""
     folder = tmp_path_factory.mktemp("taught")
-    tokenizer, models = make_tokenizer(folder / "words"), []
-    for seed in range(4):
+    tokenizer, checkpoints = make_tokenizer(folder / "words"), [folder / str(seed) for seed in range(4)]
+    for seed, path in enumerate(checkpoints):
         torch.manual_seed(seed)
-        models.append(build("deberta-v3").eval())
-        with torch.no_grad():
-            models[-1].classifier.weight.mul_(1 + 30 * (seed > 0))  # teachers that are sure
-        models[-1].save_pretrained(folder / str(seed))
-        tokenizer.save_pretrained(folder / str(seed))
-    plan = plan_of(trace(prepared(models[0])), members=3, fork=0)
-    bundle = hydrant.save_bundle(hydrant.fuse(folder / "0", plan, traced=True), folder / "out", tokenizer)
+        model = build("deberta-v3").eval()
+        model.classifier.weight.data *= 30  # sure of its classes
+        model.save_pretrained(path)
+        tokenizer.save_pretrained(path)
+    plan = plan_of(trace(prepared(model)), members=3, fork=0)
+    bundle = hydrant.save_bundle(hydrant.fuse(checkpoints[0], plan, traced=True), folder / "out", tokenizer)
     hydrant.export_onnx(bundle)
     texts = [f"{WORDS[i % 3]} {'today ' * (i % 7)}" for i in range(24)]
-    with torch.no_grad():
-        sums = [
-            sum(each(**tokenizer(text, return_tensors="pt")).logits.softmax(-1) for each in models[1:])
-            for text in texts
-        ]
-    labels = [f"LABEL_{int(each.argmax())}" for each in sums]
-    return folder / "out", folder / "0", [folder / str(seed) for seed in (1, 2, 3)], (texts, labels)
+    labels = [int(model(**tokenizer(text, return_tensors="pt")).logits.argmax()) for text in texts]
+    return bundle.path, checkpoints, (texts, [f"LABEL_{label}" for label in labels])
 
 
 def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...], tmp_path: Path) -> None:
     """transformers' own model with dropout, run once for each member without its removed heads."""
-    bundle, checkpoint, teachers, data = taught
+    bundle, [checkpoint, *teachers], data = taught
     how = Taught(teachers=teachers, epochs=1, warmup=0.0, learning_rate=3e-3, device="cpu")
-    report = tune(bundle, data, how, validation=data, output=tmp_path / "out")
-    assert report.improved
+    assert tune(bundle, data, how, validation=data, output=tmp_path / "out").improved
     read = transformers.AutoModelForSequenceClassification.from_pretrained
     model, tokenizer = read(checkpoint).train(), transformers.AutoTokenizer.from_pretrained(checkpoint)
     lengths = np.array([len(tokenizer(text)["input_ids"]) for text in data[0]])
@@ -265,8 +258,7 @@ def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...]
         losses.append(4 * torch.nn.functional.kl_div(student, target, reduction="batchmean"))
     torch.stack(losses).mean().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    matrices, vectors = ([each for each in model.parameters() if (each.ndim > 1) is kind] for kind in (True, False))
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [{"params": [each], "weight_decay": 0.01 * (each.ndim > 1)} for each in model.parameters()]
     torch.optim.AdamW(groups, lr=3e-3).step()
     stored = load_file(tmp_path / "out" / "fused.safetensors")
     for name, parameter in model.named_parameters():
@@ -275,10 +267,10 @@ def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...]
 
 
 def test_an_interrupted_tuning_goes_on_to_the_same_bundle(taught: tuple[Any, ...], tmp_path: Path) -> None:
-    bundle, _, teachers, data = taught
+    bundle, [_, *teachers], data = taught
     how = Taught(teachers=teachers, epochs=3, learning_rate=2e-3, state=tmp_path / "part")
     options: dict[str, Any] = {"validation": data, "reading": hydrant.Reading(batch_size=8)}
-    tune(bundle, data, how, output=tmp_path / "whole", **options)
+    assert tune(bundle, data, how, output=tmp_path / "whole", **options).improved
     with pytest.raises(KeyboardInterrupt):
         tune(bundle, data, how, output=tmp_path / "out", progress=interrupted_after(5), **options)
     tune(bundle, data, how, output=tmp_path / "out", **options)
@@ -286,11 +278,6 @@ def test_an_interrupted_tuning_goes_on_to_the_same_bundle(taught: tuple[Any, ...
     assert one.digests() == other.digests()
     assert one.read_json("original_check.json")["inputs"][0]["probabilities"] == {}
     assert hydrant.verify(one, "onnxruntime", reading=hydrant.Reading(examples=20)).passed
-    plan, changed = one.plan(), load_reference(one)
-    assert isinstance(changed, TracedClassifier)
-    inputs = inputs_of(changed.architecture, 3, 9)
-    logits = by_hooks("deberta-v3", changed.original, plan, inputs)
-    np.testing.assert_allclose(changed(**inputs).member_logits.numpy(), logits, atol=2e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -513,7 +513,7 @@ def test_a_share_of_every_class_is_held_out(labels: list[int], seed: int) -> Non
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"], ["f"])}, "label 'f' at example 0"),
     ({"data": (["hello"] * 9, None)}, "has no label"),
-    ({"seed": -1}, "seed is -1"),
+    ({"seed": -1}, "seed is '-1'"),
     ({"how": Jointly(freeze=2)}, "is 2; expected at most 0"),
 ]
 

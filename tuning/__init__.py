@@ -34,6 +34,8 @@ def tune(
     ``freeze``: they run over the data once, and an epoch costs only the layers above. Dropout rates come from the
     checkpoint's configuration. AdamW uses linear warm-up and decay; gradients are clipped to norm 1.
 
+    A traced model is tuned as a whole: its members share all weights.
+
     After each epoch the NLL of the averaged probabilities is measured on the validation data, at its best temperature.
     The weights of the best epoch are kept. If no epoch improves on the untuned bundle, the bundle stays as it is.
 

@@ -25,7 +25,7 @@ from ..fusion.grouped import mean_of_members
 from .distillation import Targets, distillation_loss
 from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, linear_maps, merged, with_factors
-from .settings import BatchEnsemble, Epoch, PerMember, Taught, best_epoch, derived_seed
+from .settings import BatchEnsemble, Epoch, Taught, best_epoch, derived_seed
 from .taught_source import TaughtSource
 from .teachers import Teacher
 from .traced_student import TracedStudent
@@ -101,28 +101,17 @@ def member_seed(seed: int, member: int) -> int:
     return derived_seed(seed, member) if member else seed
 
 
-def tune_members(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
-    """Tune in the way that the settings name; parts in ``separate`` are not averaged."""
-    how = job.settings.how
-    match how:
-        case _ if isinstance(job.ensemble, TracedClassifier):
-            return tune_traced(job, checkpoint)
-        case PerMember():
-            return tune_alone(job, separate, checkpoint)
-        case BatchEnsemble():
-            return tune_batch_ensemble(job, how, checkpoint)
-        case Taught():
-            return tune_taught(job, how, checkpoint)
-        case _:
-            return tune_jointly(job, checkpoint)
-
-
 def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
-    """Tune all members at once."""
-    shared = shared_form(job.ensemble.state_dict())
-    if job.ensemble.members > 1 and alike(shared):
-        log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
-    done = train(job, job.module(shared), State(checkpoint, "all"))
+    """Tune all members at once; members of a traced model, which share all weights, also from teachers."""
+    if isinstance(job.ensemble, TracedClassifier):
+        module: Any = TracedStudent(job.ensemble)
+    else:
+        shared = shared_form(job.ensemble.state_dict())
+        if job.ensemble.members > 1 and alike(shared):
+            log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
+        module = job.module(shared)
+    with _with_teachers(job, checkpoint) as taught:
+        done = train(taught, module, State(checkpoint, "all"))
     return Outcome(done.weights, done.history[0], done.best, done.history)
 
 
@@ -153,17 +142,6 @@ def tune_taught(job: Job, how: Taught, checkpoint: Checkpoint) -> Outcome:
         biases = {name: f"{name}.bias" for name in own if f"{name}.bias" in weights}
         weights = weights | {bias: _each(weights[bias], ensemble.members) for bias in biases.values()}
     return Outcome(weights, done.history[0], done.best, done.history, own=tuple(own))
-
-
-def tune_traced(job: Job, checkpoint: Checkpoint) -> Outcome:
-    """Tune a traced model as a whole, by its members together: from labels, or each from its teacher."""
-    if job.ensemble.members > 1 and len(set(job.ensemble.plan.members)) == 1:
-        log.warning("all members of %s keep the same heads, and stay equal; fuse by a plan with different heads",
-                    job.bundle.path)  # fmt: skip
-    student: Any = TracedStudent(job.ensemble)
-    with _with_teachers(job, checkpoint) as taught:
-        done = train(taught, student, State(checkpoint, "all"))
-    return Outcome(done.weights, done.history[0], done.best, done.history)
 
 
 @contextmanager

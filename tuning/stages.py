@@ -19,11 +19,12 @@ from ..bundle.store import Bundle, onnx_name
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_folder, read_examples
 from ..data.fingerprints import Fingerprint
+from ..data.raw_inputs import is_pair
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, TracedClassifier, load_reference
 from ..progress import Progress
 from ..tasks.regression import loss_of
-from .job import Job, Outcome, Weights, stored_form, tune_members
+from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly, tune_taught
 from .loop import open_accelerator
 from .rank_one import adapter_metadata, first_layer
 from .settings import BatchEnsemble, Jointly, PerMember, Settings, Taught, TuneReport
@@ -53,15 +54,19 @@ def tuned(bundle: Bundle, data: Any, validation: Any, how: Jointly, output: str 
         checkpoint = job.checkpoint()
         if separate:  # parts that are already separate stay so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        done = tune_members(job, separate, checkpoint)
+        match how:
+            case PerMember():
+                done = tune_alone(job, separate, checkpoint)
+            case BatchEnsemble():
+                done = tune_batch_ensemble(job, how, checkpoint)
+            case Taught() if not traced:
+                done = tune_taught(job, how, checkpoint)
+            case _:
+                done = tune_jointly(job, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
-            ensemble: FusedClassifier | TracedClassifier
-            if traced:
-                ensemble = tuned_classifier(job.ensemble, done.weights)
-            else:
-                ensemble = _assembled(job, done.weights, separate, list(done.own))
+            ensemble = _assembled(job, done.weights, separate, list(done.own))
             graphs = write_tuned(bundle, ensemble, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
@@ -137,6 +142,8 @@ def _with_unlabelled(
     check_folder(how.unlabelled, ensemble.architecture.modality)
     more = read_examples(how.unlabelled, None, columns=reading, role="unlabelled")
     check_alike(Examples(training.inputs, None, training.name), more)
+    if any(map(is_pair, more.inputs)) != any(map(is_pair, training.inputs)):
+        raise InputError(f"only one of {training.name} and unlabelled {more.source} holds pairs; expected both or none")
     return training.extended(
         more.inputs, more.processor(ensemble.architecture, partial(bundle.processor_for, "read unlabelled data"))
     )
@@ -165,8 +172,10 @@ def _check_alike(training: Source, held_out: Source) -> None:
         raise InputError(f"{wrong}; expected labels of one kind in both")
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> FusedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], own: list[str]) -> Any:
     """Return the tuned module in the form that a bundle stores."""
+    if isinstance(job.ensemble, TracedClassifier):
+        return tuned_classifier(job.ensemble, weights)
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
     if separate:  # like M checkpoints without averaging of these parts
@@ -197,7 +206,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "epochs": done.epochs, "best_epoch": done.after.epoch,
         **{name: [getattr(each, name) for each in (done.before, done.after)] for name in names},
         "settings": job.settings.to_json(),
-        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers]} if job.teachers else {}),
+        **({"teachers": [{"name": each.name, "sha256": each.sha256} for each in job.teachers],
+            "unlabelled": job.training.unlabelled} if job.teachers else {}),
     }  # fmt: skip
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
 

@@ -37,13 +37,11 @@ class TaughtSource(Source):
                  digest: str, folder: Path) -> None:  # fmt: skip
         source = job.training
         self.__dict__.update(vars(source))
-        self._source, self._how, self._kind, self._mean, self._epoch = source, how, kind, mean, 1
+        self._source, self._how, self._kind, self._mean, self._epoch, self._view = source, how, kind, mean, 1, 0
         self._views = Views(source, how.views, job.settings.seed)
-        views = self._views.count
+        self.views = views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
-        with telling(f"cannot keep the teachers' logits in {folder}", "; choose another folder (teacher_outputs)"):
-            folder.mkdir(parents=True, exist_ok=True)
         name = f"{digest[:24]}-{job.settings.seed if views > 1 else 0}"
         work = [(teacher, view, folder / f"{teacher.sha256[:24]}-{name}-{view}.npy")
                 for teacher in teachers for view in range(views)]  # fmt: skip
@@ -57,12 +55,8 @@ class TaughtSource(Source):
     def at_epoch(self, epoch: int) -> Source:
         """Return the views and targets of an epoch, counted from 1."""
         now = copy(self)
-        now._epoch = epoch
+        now._epoch, now._view = epoch, (epoch - 1) % self.views
         return now
-
-    @property
-    def _view(self) -> int:
-        return (self._epoch - 1) % self._views.count
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return tensors and targets of some inputs."""
@@ -132,10 +126,9 @@ class TaughtSource(Source):
 def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
     """Open a file of logits, all NaN at first; it is written in full, because a disk that fills up would kill later."""
     if not part.is_file():
-        start = part.with_suffix(".npy.new")
-        with telling(f"cannot write {start}"):
-            with start.open("wb") as file:
+        with telling(f"cannot keep logits in {part.parent}", "; choose another folder (teacher_outputs)"):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with (start := part.with_suffix(".new")).open("wb") as file:
                 np.save(file, np.full(shape, np.nan, np.float32))
             start.replace(part)
     return np.lib.format.open_memmap(part, "r+")
-

@@ -17,10 +17,8 @@ from ..models.tracing.members import agreed, probes, with_defaults
 from ..models.tracing.slices import own_copy, silenced
 from .settings import BatchEnsemble, Jointly, PerMember
 
-ORIGINAL = "original."  # begins the names of all parameters
 OFF = ("layerdrop", "encoder_layerdrop", "mask_time_prob", "mask_feature_prob")
-"""Settings of transformers that skip layers or mask sounds at random in training, and ignore PyTorch's seed in part."""
-WITH_STATISTICS = nn.BatchNorm1d, nn.BatchNorm2d
+"""Settings of audio models that leave out layers or moments at random, beside PyTorch's seed."""
 
 
 class TracedStudent(Ensemble):
@@ -31,18 +29,28 @@ class TracedStudent(Ensemble):
 
     def __init__(self, ensemble: TracedClassifier) -> None:
         super().__init__(ensemble.architecture, ensemble.plan, ensemble.labels)
-        self.original: Any = own_copy(ensemble.original)
+        self.original: Any = own_copy(ensemble.original).requires_grad_(True)
         for each in (self.original.config, *self.original.modules()):
             for name in OFF:
                 if getattr(each, name, 0):
                     setattr(each, name, 0.0)
-        self._choose_parameters()
+        parameters = list(self.original.parameters())
+        try:
+            with torch.random.fork_rng(devices=[]):
+                logits = self.train()(**probes(self.architecture)[-1]).member_logits
+                gradients = torch.autograd.grad(logits.sum(), parameters, allow_unused=True)
+        except Exception as error:  # any exception of a class that only runs forward
+            what = f"{self.architecture.model_class} cannot be tuned"
+            raise UnsupportedModelError(f"{what}: its logits have no gradients ({cut(error, 160)})") from error
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.requires_grad_(gradient is not None)
+        self.eval()
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of everything but batch norms."""
         super().train(mode)
         for module in self.modules():
-            if isinstance(module, WITH_STATISTICS):
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
                 module.eval()
         return self
 
@@ -56,38 +64,18 @@ class TracedStudent(Ensemble):
                     logits.append(self.original(**complete).logits)
         return self.answer(torch.stack(logits), logits[0].new_zeros(0), inputs)
 
-    def _choose_parameters(self) -> None:
-        """Tune the parameters that the logits depend on; raise if there are none, or not differentiably."""
-        parameters = list(self.original.requires_grad_(True).parameters())
-        wrong = f"{self.architecture.model_class} cannot be tuned"
-        try:
-            with torch.random.fork_rng(devices=[]):
-                logits = self.train()(**probes(self.architecture)[-1]).member_logits
-                gradients = torch.autograd.grad(logits.sum(), parameters, allow_unused=True)
-        except Exception as error:  # any exception of a class that only runs forward
-            raise UnsupportedModelError(f"{wrong}: its logits have no gradients ({cut(error, 160)})") from error
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.requires_grad_(gradient is not None)
-            if gradient is not None and not bool(gradient.isfinite().all()):
-                raise UnsupportedModelError(f"{wrong}: its gradients are not finite; expected finite ones")
-        self.eval()
-
 
 def check_options(bundle: Bundle, how: Jointly) -> None:
     """Raise for options that need a declared family."""
-    asked = {
-        "--per-member": isinstance(how, PerMember), "--batch-ensemble": isinstance(how, BatchEnsemble),
-        "--freeze": bool(how.freeze), "--fork-from": getattr(how, "fork_from", None) is not None,
-    }  # fmt: skip
-    if names := [name for name, given in asked.items() if given]:
+    if isinstance(how, PerMember | BatchEnsemble) or how.freeze or getattr(how, "fork_from", None) is not None:
         wrong = f"bundle {bundle.path} is traced: its members share all weights, which are tuned as a whole"
-        raise InputError(f"{wrong}; omit {', '.join(names)}")
+        raise InputError(f"{wrong}; omit --per-member, --batch-ensemble, --freeze and --fork-from")
 
 
 def tuned_classifier(ensemble: TracedClassifier, weights: Mapping[str, Tensor]) -> TracedClassifier:
     """The members of tuned weights, compared with the tuned model under hooks; changes the original in place."""
     original, plan = ensemble.original, ensemble.plan
-    original.load_state_dict({name.removeprefix(ORIGINAL): each for name, each in weights.items()}, strict=False)
+    original.load_state_dict({name.removeprefix("original."): each for name, each in weights.items()}, strict=False)
     form, checked = agreed(original, ensemble.architecture, plan)
     facts = {key: value for key, value in ensemble.provenance.items() if key != "tuned"} | {"traced": checked}
     architecture = replace(ensemble.architecture, form=form)

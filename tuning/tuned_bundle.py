@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.graphs import graph_metadata, graph_tensors
 from ..bundle.manifest import MANIFEST
-from ..bundle.original_check import ORIGINAL_CHECK, preprocessing_alone
+from ..bundle.original_check import ORIGINAL_CHECK
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
 from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep, telling
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.strict_json import to_json_bytes
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, TracedClassifier, save_bundle
@@ -101,7 +102,9 @@ def write_tuned(bundle: Bundle, ensemble: FusedClassifier | TracedClassifier, ta
             export(stage, precision, form)
         same = {name: now.read(name) for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)}
         if ORIGINAL_CHECK in same:
-            same[ORIGINAL_CHECK] = preprocessing_alone(now.read_json(ORIGINAL_CHECK))
+            check = now.read_json(ORIGINAL_CHECK)
+            rows = [{**row, "probabilities": {}} for row in check["inputs"]]  # they were the untuned model's
+            same[ORIGINAL_CHECK] = to_json_bytes({**check, "inputs": rows})
         if same:
             Bundle.open(stage).add(same)
         ends.enter_context(checkpoint.aside())  # until the bundle is in place

@@ -41,6 +41,7 @@ class Source:
     """Labelled examples as batches of tensors; texts are tokenised once, images prepared batch by batch."""
 
     views = 1  # forms of each input, of which an epoch takes one
+    unlabelled = 0  # inputs at the end without labels of their own
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
@@ -76,7 +77,7 @@ class Source:
             more = np.zeros((len(inputs), *labels.shape[1:]), labels.dtype)
         examples = Examples([*self.inputs, *inputs], np.concatenate([labels, more]), self.name)
         both = Source(examples, processor, self.architecture)
-        both.title = f"{self.title} and {len(inputs)} unlabelled inputs"
+        both.unlabelled = len(inputs)
         return both
 
     def at_epoch(self, epoch: int) -> Source:  # noqa: ARG002 - for subclasses
@@ -178,8 +179,7 @@ class Activations(Source):
         self._kept = _room(int(self._starts[-1]), width, file) if source.views == 1 else None
         self._real = np.ones(int(self._starts[-1]), bool)  # padding may also precede tokens
         if self._kept is None:
-            why = "too little disk space for the activations" if source.views == 1 else "several views"
-            log.info("%s of %s; the trunk runs in every epoch", why, source.title)
+            log.info("the trunk runs in every epoch on %s: several views, or too little disk space", source.title)
             return
         batches = by_length(source.lengths, job.settings.batch_size)
         for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):

@@ -34,7 +34,7 @@ class Views:
             for row, index in zip(mask, indices, strict=True):
                 inner = slice(self._starts[index] + 1, self._starts[index + 1] - 1)  # never the first or the last
                 places = np.flatnonzero(row)[1:-1]
-                row[places[self._hidden[view, inner]]] = 0
+                row[places[self._hidden[view, inner][: len(places)]]] = 0  # prepared tensors may hide some already
             return {**tensors, MASK: mask}
         return tensors
 

@@ -56,11 +56,8 @@ def load_classifier(source: str | Path) -> Any:
     """Load a classifier of a declared family, or else of any class that can be traced."""
     try:
         return checkpoint.load_model(source)
-    except UnsupportedModelError as error:
-        try:
-            return load_traced(source)
-        except UnsupportedModelError:
-            raise error from None
+    except UnsupportedModelError:
+        return load_traced(source)
 
 
 def taken(model: Any) -> Any:
