@@ -182,8 +182,8 @@ def _tensor(message: Any, raw: bytes | None) -> Tensor:
     return Tensor(message.name, datatype, array)
 
 
-Handler = Callable[[Any, Any], Awaitable[Any]]
-"""Answers the message of a call with the response or its fields."""
+Handler = Callable[[Any, Any], Any]
+"""Answers the message of a call with the response or its fields, perhaps awaited."""
 
 
 class GrpcFront:
@@ -208,9 +208,9 @@ class GrpcFront:
         ]
         server = aio.server(options=options)
         methods: dict[str, Handler] = {
-            "ServerLive": _fields(lambda: {"live": True}),
-            "ServerReady": _fields(lambda: {"ready": self._service.ready}),
-            "ServerMetadata": _fields(oip.server_metadata),
+            "ServerLive": lambda *_: {"live": True},
+            "ServerReady": lambda *_: {"ready": self._service.ready},
+            "ServerMetadata": lambda *_: oip.server_metadata(),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._infer,
@@ -270,7 +270,8 @@ class GrpcFront:
                 size = len(raw)
                 admission.held_bytes += size
                 admission.check_bodies(size)
-                answer = await handler(_parsed(request_class, raw), call)
+                answer = handler(_parsed(request_class, raw), call)
+                answer = await answer if isinstance(answer, Awaitable) else answer
                 return (response_class(**answer) if isinstance(answer, dict) else answer).SerializeToString()
             except Exception as error:
                 refused = refusal(error)
@@ -287,7 +288,7 @@ class GrpcFront:
 
         return answered
 
-    async def _check(self, message: Any, _: Any) -> Any:
+    def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
             raise ServeError(404, f"no service is called {cut(message.service)}; expected {SERVICE}")
         return {"status": 1 if self._service.ready else 2}  # SERVING, NOT_SERVING
@@ -332,13 +333,6 @@ class GrpcFront:
         options = convert_fields(parameters_of(message.parameters), oip.UnloadParameters, "parameters")
         await asyncio.shield(self._service.unload(name, options.version))
         return {"model_name": name, "isUnloaded": True}
-
-
-def _fields(fields: Callable[[], dict[str, Any]]) -> Handler:
-    async def answer(*_: Any) -> dict[str, Any]:
-        return fields()
-
-    return answer
 
 
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
