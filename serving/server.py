@@ -127,11 +127,11 @@ def assembled(service: Service, monitor: Monitor) -> App:
     return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 
 
-def end_signals() -> tuple[signal.Signals, ...]:
-    """Signals that end a service, including SIGHUP unless ignored (``nohup``)."""
+def end_signals() -> tuple[str, ...]:
+    """Names of the signals that end a service, including SIGHUP unless ignored (``nohup``)."""
     hangup = getattr(signal, "SIGHUP", None)
-    closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (hangup,)
-    return (signal.SIGTERM, signal.SIGINT, *closes)
+    closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else ("SIGHUP",)
+    return ("SIGTERM", "SIGINT", *closes)
 
 
 def serve_alone(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce,
@@ -197,8 +197,7 @@ async def _main(
     loop = asyncio.get_running_loop()
     signals = contextlib.ExitStack()
     if parent is None:
-        names = (each.name for each in end_signals())
-        signals.enter_context(signals_to(lambda *_: loop.call_soon_threadsafe(leave), *names))
+        signals.enter_context(signals_to(lambda *_: loop.call_soon_threadsafe(leave), *end_signals()))
     else:  # in a worker or thread: the parent closes the pipe, or ends
         loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
