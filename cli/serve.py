@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..serving.observers import configure_log
 from ..serving.ray_serve import Replicas, serve_on_ray
 from ..serving.record import Recording
-from ..serving.serve_settings import ServeSettings
+from ..serving.serve_settings import ServeSettings, is_loopback
 from ..serving.server import Ready
 from ..serving.stats import Watching
 from ..serving.workers import serve
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     settings = call(ServeSettings, options, token=token, **watched, **limits)
 
     def announce(ready: Ready) -> None:
-        if not settings.loopback and settings.token is None:
+        if not is_loopback(settings.host) and settings.token is None:
             log.warning("anyone who reaches %s can send requests; --token-file requires a token", settings.host)
         if options.json:
             print_json(ready)

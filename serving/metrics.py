@@ -40,10 +40,6 @@ class Metrics:
         encode, content_type = self._exposition.choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def describe(self) -> list[Any]:
-        """Declare no families in advance."""
-        return []
-
     def collect(self) -> Iterator[Any]:
         """The metric families, for each scrape."""
         from prometheus_client import core

@@ -80,11 +80,6 @@ class ServeSettings:
             if not re.fullmatch(r"https?://[^/]+", origin):
                 raise InputError(f"origins has {cut(origin)}; expected an origin, as in https://models.example.com")
 
-    @property
-    def loopback(self) -> bool:
-        """True if only this machine can reach the service."""
-        return is_loopback(self.host)
-
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
