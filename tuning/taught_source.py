@@ -38,12 +38,11 @@ class TaughtSource(Source):
         source = job.training
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch, self._view = source, how, kind, mean, 1, 0
-        self._views = Views(source, how.views, job.settings.seed)
+        self._views = Views(source, how.views)
         self.views = views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
-        name = f"{digest[:24]}-{job.settings.seed if views > 1 else 0}"
-        work = [(teacher, view, folder / f"{teacher.sha256[:24]}-{name}-{view}.npy")
+        work = [(teacher, view, folder / f"{teacher.sha256[:24]}-{digest[:24]}-{view}.npy")
                 for teacher in teachers for view in range(views)]  # fmt: skip
         batches = by_length(self.lengths, job.settings.batch_size)
         title = f"running {len(teachers)} teachers on {self.title}"
