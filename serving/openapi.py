@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 BODIES: dict[str, type[msgspec.Struct]] = {"predict": PredictBody, "explain": PredictBody, "infer": InferBody}
 BODIES |= {"index": IndexBody, "load": LoadBody, "unload": UnloadBody}
-ANSWERS: dict[str, type[msgspec.Struct]] = {"predict": PredictAnswer}
-"""Last part of a path → struct of its JSON."""
+"""Last part of a path → struct of its body."""
 FILES: dict[str, Any] = {"multipart/form-data": {}, "image/*": {}, "audio/*": {}}
 OTHERS = {"predict": FILES, "explain": FILES, "infer": {"application/octet-stream": {}}}
 """Last part of a path → other content types of its body."""
@@ -28,13 +27,13 @@ OTHERS = {"predict": FILES, "explain": FILES, "infer": {"application/octet-strea
 
 def document(routes: list[Route], needs_token: bool) -> dict[str, Any]:
     """An OpenAPI 3.1 description of routes."""
-    structs = [*BODIES.values(), *ANSWERS.values()]
+    structs = [*BODIES.values(), PredictAnswer]
     references, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in sorted((each for each in routes if each.include_in_schema), key=lambda each: each.path):
         last, names = route.path.rpartition("/")[2], re.findall(r"{(\w+)}", route.path)
-        answer = _content(schema_of[ANSWERS[last]]) if last in ANSWERS else {}
+        answer = _content(schema_of[PredictAnswer]) if last == "predict" else {}
         operation: dict[str, Any] = {
             "summary": STATS_PATHS.get(route.path, route.endpoint.__doc__),
             "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names],
