@@ -190,8 +190,12 @@ def speed(study: Study, variant: tuple[str, Any, dict[str, Any]], rows: int = 10
 
 
 def few(subject: Any, place: Path, examples: Examples) -> list[Path]:
-    """Teachers trained on few labelled examples; all three are new."""
-    subject.members.examples, subject.members.work = examples, place
+    """Teachers trained on few labelled examples, in as many updates as on 8,000; all three are new."""
+    members = subject.members
+    members.examples, members.work = examples, place
+    members.recipe = replace(
+        members.recipe, epochs=max(members.recipe.epochs, round(members.recipe.epochs * 8000 / len(examples)))
+    )
     return [subject.members.full(seed) for seed in range(3)]
 
 
