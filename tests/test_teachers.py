@@ -250,7 +250,7 @@ def test_images_move_by_an_eighth_with_reflected_edges() -> None:
 
 @schools("text", "tokens", "image")
 def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file a teacher and view, a row an input or token; targets are those of inputs or words, first their mean."""
+    """A file a teacher and view in use, a row an input or token; targets of inputs or words, first their mean."""
     read: list[tuple[int, bool]] = []
 
     def targets(logits: torch.Tensor, *more: Any, mean: bool, **options: Any) -> torch.Tensor:
@@ -258,7 +258,7 @@ def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path, m
         return soft_targets(logits, *more, mean=mean, **options)
 
     monkeypatch.setattr(taught_source, "soft_targets", targets)
-    numbers: dict[str, Any] = {"epochs": 2, "views": 2, "mean_epochs": 1, "teacher_outputs": tmp_path / "kept"}
+    numbers: dict[str, Any] = {"epochs": 2, "views": 3, "mean_epochs": 1, "teacher_outputs": tmp_path / "kept"}
     school.teach(school.bundle(tmp_path / "bundle"), ROWS, **numbers)
     kept = [np.load(file) for file in (tmp_path / "kept" / "teachers").iterdir()]
     units = sum(map(len, school.inputs[:ROWS])) if school.task == "tokens" else ROWS

@@ -38,7 +38,7 @@ class TaughtSource(Source):
         source = job.training
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch, self._view = source, how, kind, mean, 1, 0
-        self._views = Views(source, how.views)
+        self._views = Views(source, min(how.views, how.epochs))
         self.views = views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
