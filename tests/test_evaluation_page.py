@@ -151,6 +151,7 @@ GAIN = Figure(-0.1, -0.13, -0.07)
         (GAIN, 0.2, "taught", None, ["Keeps 70 %", "Teaching improves NLL over the single."]),
         (Figure(-0.1), 0.28, "bundle", None, ["Keeps none of the teachers' gain", "The members improve NLL"]),
         (Figure(-0.1, -0.21, 0.01), 0.2, "bundle", None, ["No gain of the teachers in NLL", "The members improve NLL"]),
+        (Figure(-1e-3, -2e-3, -1e-4), 0.2, "bundle", None, ["No gain of the teachers in NLL", "The members improve"]),
     ],
 )  # fmt: skip
 def test_headlines_say_what_of_the_teachers_gain_is_kept(
