@@ -18,6 +18,7 @@ import torch
 import transformers
 from hydrant import Bundle, HeadPlan, Jointly, Reading, fuse, load_ensemble, save_bundle
 from hydrant.cli import main as cli
+from hydrant.cli.tune import tune_text
 from hydrant.errors import InputError
 from hydrant.fusion import FusedClassifier
 from hydrant.hub.card import model_card
@@ -338,7 +339,8 @@ def test_unlabelled_rows_teach(school: School, tmp_path: Path) -> None:
         bundle = school.bundle(tmp_path / name)
         report = school.teach(bundle, 2, unlabelled=file)
         distances.append(school.distances(load_ensemble(bundle)).diagonal())
-    assert report.examples == 2 + len(school.inputs)
+    assert (report.examples, report.unlabelled) == (2, len(school.inputs))
+    assert f"2 examples of given in memory and {report.unlabelled} unlabelled inputs" in tune_text(report)
     assert distances[1].sum() < 0.5 * distances[0].sum()
 
 

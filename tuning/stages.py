@@ -200,7 +200,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
             fingerprints[name] = (now if before is None else now | before).to_json()
     names = ["nll", "accuracy", "temperature", *(["rmse"] if done.before.rmse is not None else [])]
     facts = {
-        "data": job.training.title, "examples": len(job.training), "data_sha256": job.digests[0],
+        "data": job.training.title, "examples": len(job.training) - job.training.unlabelled,
+        "data_sha256": job.digests[0],
         "validation": job.held_out.title, "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1], "fingerprints": fingerprints, "per_member": bool(done.members),
         "epochs": done.epochs, "best_epoch": done.after.epoch,
@@ -218,8 +219,9 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped:
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
-        bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
-        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(job.unseen),
+        bundle=path, data=job.training.title, examples=len(job.training) - job.training.unlabelled,
+        unlabelled=job.training.unlabelled, validation=job.held_out.title, validation_examples=len(job.held_out),
+        held_out=held_out, unseen=tuple(job.unseen),
         device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,
