@@ -11,16 +11,14 @@ from typing import Any
 
 import torch
 
-from ..bundle.architecture import Architecture
 from ..bundle.manifest import MANIFEST
 from ..bundle.traced import AnyArchitecture
 from ..data.processor import Processor, from_transformers
 from ..data.raw_inputs import is_pair
-from ..errors import InputError, UnsupportedModelError, cut, listing
+from ..errors import InputError, cut, listing
 from ..fusion.parity import first_difference
 from ..models.checkpoint import find_processor, model_labels
-from ..models.family_registry import architecture_of
-from ..models.tracing.traced_model import described, load_classifier
+from ..models.tracing.traced_model import any_architecture_of, load_classifier
 
 log = logging.getLogger(__name__)
 TYPES = "token_type_ids"
@@ -65,7 +63,7 @@ def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     if (Path(source) / MANIFEST).is_file():
         raise InputError(f"teacher {source} is a bundle; expected a checkpoint of a classifier")
     model, ours = load_classifier(source), student.architecture
-    theirs = _architecture(model)
+    theirs = any_architecture_of(model)
     if theirs.modality != ours.modality or theirs.task != ours.task:
         what = f"a {theirs.modality} model for {theirs.task}"
         raise InputError(f"teacher {source} is {what}; expected a {ours.modality} model for {ours.task}")
@@ -85,14 +83,6 @@ def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return Teacher(source, theirs.input_names, digest.hexdigest())
-
-
-def _architecture(model: Any) -> AnyArchitecture:
-    try:
-        shape: Architecture = architecture_of(model)
-        return shape
-    except UnsupportedModelError:
-        return described(model)
 
 
 def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processor, pairs: bool) -> None:
