@@ -125,7 +125,7 @@ class TaughtSource(Source):
 def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
     """Open a file of logits, all NaN at first; it is written in full, because a disk that fills up would kill later."""
     if not part.is_file():
-        with telling(f"cannot keep logits in {part.parent}", "; free space there, or choose another output or teacher_outputs"):
+        with telling(f"cannot keep logits in {part.parent}", "; free space, or use another folder (teacher_outputs)"):
             part.parent.mkdir(parents=True, exist_ok=True)
             with (start := part.with_suffix(".new")).open("wb") as file:
                 np.save(file, np.broadcast_to(np.float32(np.nan), shape))  # not held in memory
