@@ -92,11 +92,14 @@ class MakeInputs:
         return parts
 
     def _check_teachers(self, training: Examples) -> None:
-        """Reject unsuitable teachers before any long work."""
+        """Reject unsuitable teachers before any long work; the report runs them from raw inputs, too."""
         from ..calib.heads.planning import resolve_processor
+        from ..models.checkpoint import load_processor
         from ..tuning.teachers import Student, checked_teachers
 
         processor = None if training.ready else resolve_processor(None, self.model, self.architecture)
+        for teacher in () if training.ready else self.teachers:
+            load_processor(teacher, self.architecture.modality)
         student = Student(self.labels, self.architecture, processor)
         checked_teachers(self.teachers, self.recipe.members or 1, student, training.inputs)
 
