@@ -431,11 +431,13 @@ def test_the_command_refuses(
     text: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = state(text.bundle(tmp_path / "bundle"))
-    write_csv(tmp_path / "train.csv", (text.inputs, text.labels))
+    for name in ("train.csv", "more.csv"):
+        write_csv(tmp_path / name, (text.inputs, text.labels))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(text.model)
     three = ["--teachers", "model", "model", "model"]
-    for words in (three[:-1], [*three[:-1], "nowhere"], [*three, "--batch-ensemble"], ["--unlabelled", "train.csv"]):
+    for words in (three[:-1], [*three[:-1], "nowhere"], [*three, "--batch-ensemble"], ["--unlabelled", "train.csv"],
+                  [*three, "--unlabelled", "more.csv", "--validation", "./more.csv"]):  # fmt: skip
         assert cli.main(["tune", "bundle", "--data", "train.csv", *words]) == 2
         assert re.fullmatch(r"hydrant: error: [^\n]+\n", capsys.readouterr().err)
     assert state(tmp_path / "bundle") == before

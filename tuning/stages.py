@@ -90,9 +90,10 @@ def _job(
 ) -> Job:
     """Prepare everything, and read every input once, before the first update."""
     accelerator = open_accelerator(settings.how)
-    paths = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
-    if len(paths) == 2 and paths[0] == paths[1]:
-        raise InputError(f"{data} is both data and validation; omit --validation to hold out a share")
+    sources = validation, data, getattr(settings.how, "unlabelled", None)
+    chooses, *learns = (Path(each).resolve() if isinstance(each, str | Path) else None for each in sources)
+    if chooses is not None and chooses in learns:
+        raise InputError(f"validation {validation} is also learnt from; use other data, or omit --validation")
     ensemble: Any = load_reference(bundle)
     traced = isinstance(ensemble, TracedClassifier)
     settings = replace(settings, trunk=0 if traced else _left_alone(ensemble, settings.how))
