@@ -34,7 +34,7 @@ def arguments(command: Command) -> None:
     command.heading("advanced")
     shared.data_options(command)
     command.take(by_labels, "unfreeze")
-    command.take(every, "freeze", metavar="LAYERS")
+    command.take(every, "freeze", metavar="LAYERS", also="; with --teachers 0")
     command.take(every, "mixed_precision")
     with command.one_of():
         command.add("--per-member", action="store_true",
