@@ -170,6 +170,12 @@ def test_headlines_say_what_of_the_teachers_gain_is_kept(
     assert headlines([ours, *models[2:]], True)[-1] == "ours is worse in NLL than teachers.", "no single model"
 
 
+def test_latencies_are_related_to_the_last_timed_model() -> None:
+    times = {"ours": 3.0, "one": 6.0, "teachers": None}
+    timed = report(*(replace(model(name), latency_ms=time) for name, time in times.items()))
+    assert re.search(r"cost relative to one +0\.50 × +1\.00 × +–", evaluation_text(timed))
+
+
 def test_verdict_in_every_form_of_the_report() -> None:
     evaluation = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
     text, html = evaluation_text(evaluation), page(evaluation, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})
