@@ -78,10 +78,8 @@ class MakeInputs:
         if (limit := self.reading.limit()) is not None:
             examples["training"] = labelled(examples["training"], limit=limit)
         if "unlabelled" in examples:
-            own: dict[str, Examples] = {
-                role: examples[role] for role in ("unlabelled", "validation", "test") if role in examples
-            }
-            check_unseen(own, self.architecture.modality)
+            compared = [role for role in ("unlabelled", "validation", "test") if role in examples]
+            check_unseen({role: examples[role] for role in compared}, self.architecture.modality)
         further = {role: examples.get(role) for role in ("test", "ood", "test_ood")}
         parts = parted(examples["training"], examples["validation"], **further, seed=self.seed, task=self.task)
         parts = replace(parts, unlabelled=examples.get("unlabelled"))
