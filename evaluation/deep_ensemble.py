@@ -12,8 +12,9 @@ import numpy as np
 from ..bundle.head_plan import HeadPlan
 from ..bundle.hub_download import unwrapped
 from ..bundle.traced import AnyArchitecture
+from ..data.processor import Processor, from_transformers
 from ..errors import InputError, cut, listing
-from ..models.checkpoint import model_labels
+from ..models.checkpoint import load_processor, model_labels
 from ..models.plan_cost import cost_of
 
 TEACHERS, WORD = "teachers", "deep-ensemble"
@@ -57,7 +58,7 @@ class CheckpointMembers:
     def __init__(self, sources: Sequence[str | Path], temperature: float = 1.0) -> None:
         from ..models.tracing.traced_model import any_architecture_of, load_classifier
 
-        self.members, self._temperature, self._orders = len(sources), temperature, []
+        self.members, self._temperature, self._orders, self._sources = len(sources), temperature, [], sources
         self.models = [load_classifier(source) for source in sources]
         self.shapes = shapes = [any_architecture_of(model) for model in self.models]
         self.reader = max(range(len(shapes)), key=lambda n: (len(shapes[n].input_names), -shapes[n].max_sequence))
@@ -69,6 +70,14 @@ class CheckpointMembers:
                 raise InputError(f"{source} is {kind}, {first} {wanted}; expected models of one kind")
             order = class_order(own, labels[self.reader], source, first)
             self._orders.append(order.tolist())
+
+    def processor(self) -> Processor:
+        """Return the reader's processor; raises if it stores none, or if others differ."""
+        from ..fusion.parity import common_processor
+
+        common_processor(self._sources, self.architecture)
+        stored = load_processor(self._sources[self.reader], self.architecture.modality)
+        return from_transformers(stored, self.architecture)
 
     def eval(self) -> CheckpointMembers:
         """Return the checkpoints, which were loaded in evaluation mode."""

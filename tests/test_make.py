@@ -268,7 +268,7 @@ def test_members_learn_from_teachers(
     assert report.stages["teachers"]["temperature"] > 0
     shutil.copytree(teachers[0], bare := tmp_path / "teachers-bare", ignore=shutil.ignore_patterns("*token*", "source"))
     for wrong in ({"recipe": Recipe(fast=True)}, {"recipe": Recipe(members=3)}, {"teachers": ()},
-                  {"teachers": [teachers[0], bare], "force": True}):  # fmt: skip
+                  {"teachers": [bare, bare], "force": True}):  # fmt: skip
         with pytest.raises(InputError, match="teachers"):
             made(**wrong)
 

@@ -92,14 +92,14 @@ class MakeInputs:
     def _check_teachers(self, training: Examples) -> None:
         """Reject unsuitable teachers before any long work; the report runs them from raw inputs, too."""
         from ..calib.heads.planning import resolve_processor
-        from ..models.checkpoint import load_processor
+        from ..evaluation.deep_ensemble import CheckpointMembers
         from ..tuning.teachers import Student, checked_teachers
 
         processor = None if training.ready else resolve_processor(None, self.model, self.architecture)
-        for teacher in () if training.ready else self.teachers:
-            load_processor(teacher, self.architecture.modality)
         student = Student(self.labels, self.architecture, processor)
         checked_teachers(self.teachers, self.recipe.members or 1, student, training.inputs)
+        if not training.ready:
+            CheckpointMembers(self.teachers).processor()
 
     def digests(self, parts: Parts) -> dict[str, str]:
         """Return the SHA-256 of every input of the result; a call resumes only with the same."""
