@@ -91,7 +91,8 @@ def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processo
     if stored is None:
         log.warning("teacher %s stores no processor; make sure that its preprocessing is the same", source)
         return
-    one, other = _settings(ours), _settings(from_transformers(stored, theirs))
+    both: tuple[Any, Any] = ours, from_transformers(stored, theirs)
+    one, other = (dict(each.settings() if hasattr(each, "settings") else each.describe()) for each in both)
     if other.get("longest text", 0) > one.get("longest text", 0):
         other["longest text"] = one["longest text"]
     if not (pairs and TYPES in theirs.input_names):  # without a second text, all types are 0
@@ -100,7 +101,3 @@ def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processo
         place, mine, its = difference
         values = f"{place} is {cut(its, 60)}, in the model that learns {cut(mine, 60)}"
         raise InputError(f"teacher {source} prepares its inputs differently: {values}; expected the same preprocessing")
-
-
-def _settings(processor: Any) -> dict[str, Any]:
-    return dict(processor.settings() if hasattr(processor, "settings") else processor.describe())
