@@ -121,10 +121,12 @@ def check_seed(seed: Any) -> None:
     check_whole("seed", seed, most=2**63 - 1)
 
 
-def check_plain(options: Any) -> None:
-    """Reject flags of a dataclass that are not booleans, and paths that are not paths."""
+def check_plain(options: Any, **bounds: tuple[int, int]) -> None:
+    """Reject flags of a dataclass that are not booleans, paths that are not paths, and numbers out of bounds."""
     for field in fields(options):
         value = getattr(options, field.name)
+        if field.name in bounds and not (value is None and "None" in field.type):
+            check_whole(field.name, value, *bounds[field.name])
         if field.type == "bool" and not isinstance(value, bool):
             raise InputError(f"{field.name} is {cut(value)}; expected True or False")
         if field.type == "str | Path | None" and value is not None and (not isinstance(value, str | Path) or not value):

@@ -16,6 +16,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--labelled", type=int, help="labelled training examples (default: all)")
     parser.add_argument("--unlabelled", type=int, help="further examples whose labels are hidden")
     parser.add_argument("--variants", nargs="*", default=[FORKS, MEAN, TUNED], help="NAME or NAME:OPTION=VALUE,…")
+    parser.add_argument("--speed", action="store_true", help="only time an epoch, taught and tuned by labels")
     parser.add_argument("--quick", action="store_true", help="without the distance, for curves")
     options = parser.parse_args()
     work = options.work or Path("out/studies") / options.set
@@ -151,6 +153,9 @@ def main() -> None:
     train = None if options.labelled is None else lambda examples: few(subject, place, examples)
     study = Study(subject, place, options.labelled, options.unlabelled, train, options.quick)
     report: dict[str, Any] = {**harness.about(subject.data.sizes()), "rows": {}}
+    if options.speed:
+        harness.save(options.output, {**report, **speed(study, variant_of(FORKS, study, options.set))})
+        return
     rows = report["rows"]
     rows["single"] = [study.fixed("single", study.teachers[:1])]
     rows["teachers"] = [study.fixed("teachers", study.teachers)]
@@ -164,6 +169,24 @@ def main() -> None:
         options.output.with_name(f"{options.output.stem}-tables.md").write_text(
             f"# Teaching: {options.set}\n\n{text}\n"
         )
+
+
+def speed(study: Study, variant: tuple[str, Any, dict[str, Any]], rows: int = 1000, rounds: int = 3) -> dict[str, Any]:
+    """Seconds of an epoch on some rows: taught, teachers' pass aside, and by labels with the trunk unfrozen."""
+    _, how, plan = variant
+    how = replace(how, epochs=1)
+    untuned = study.work / "speed"
+    hydrant.save_bundle(hydrant.fuse(study.model, study.plan(plan, 0)), untuned, study.processor, force=True)
+    some = study.train.take(np.arange(rows))
+    seconds: dict[str, list[float]] = {"taught": [], "tuned": []}
+    for _ in range(rounds + 1):
+        for name, each in (("taught", how), ("tuned", Jointly(epochs=1, unfreeze=True))):
+            started = time.process_time()
+            hydrant.tune(untuned, some, each, validation=study.choosing, output=study.work / "speed-out", force=True)
+            seconds[name].append(time.process_time() - started)
+    medians = {name: float(np.median(each[1:])) for name, each in seconds.items()}  # the first pass runs the teachers
+    print(facts := {"seconds": seconds, "ratio": medians["taught"] / medians["tuned"]})
+    return facts
 
 
 def few(subject: Any, place: Path, examples: Examples) -> list[Path]:

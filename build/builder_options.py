@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ..bundle.traced import AnyArchitecture
 from ..data.audio import MOST_SECONDS
 from ..engines.metadata import MODULES, Library, Profile, Shape
-from ..errors import BackendError, InputError, check_choice, check_plain, check_whole, cut, require
+from ..errors import BackendError, InputError, check_choice, check_plain, cut, require
 
 LARGEST = 65536  # largest size of an axis
 SAMPLES = MOST_SECONDS * 48_000  # of the longest sound at its highest rate
@@ -41,11 +41,7 @@ class Builder:
     workspace: int | None = None
 
     def __post_init__(self) -> None:
-        check_plain(self)
-        for name, least, most in (("optimization_level", 0, 5), ("workspace", 1, 2**20)):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(name, value, least, most)
+        check_plain(self, optimization_level=(0, 5), workspace=(1, 2**20))
 
 
 @dataclass(frozen=True, kw_only=True)

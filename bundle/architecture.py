@@ -74,11 +74,6 @@ class Architecture(InputSpec):
         return (self.heads,) * self.layers
 
     @property
-    def embedding_norm(self) -> bool:
-        """True if a LayerNorm follows the embeddings."""
-        return self.modality == "text" or self.patch_norm
-
-    @property
     def ends_with_norm(self) -> bool:
         """True if a separate LayerNorm follows the last layer."""
         return self.pre_norm and self.final_norm

@@ -85,9 +85,8 @@ class Density:
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = msgspec.structs.asdict(
-            Facts(CONSTANT if self.log_length is None else SCHEMA, self.taps, weights_sha256, dict(self.fitted))
-        )
+        schema = CONSTANT if self.log_length is None else SCHEMA
+        facts = msgspec.structs.asdict(Facts(schema, self.taps, weights_sha256, dict(self.fitted)))
         return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
 
     @classmethod

@@ -70,7 +70,9 @@ def check_graph(bundle: Bundle, *names: str) -> None:
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 value = metadata[key]
             if value != expected:
-                ours, theirs = _different(value, expected)
+                ours, theirs = value, expected
+                if isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+                    ours, theirs = next(pair for pair in zip(value, expected, strict=True) if pair[0] != pair[1])
                 what = f"{key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says {cut(theirs)}"
                 raise BundleError(f"{path} has {what}; export the graph again with `hydrant export`")
 
@@ -104,13 +106,6 @@ def _decides(stored: Any, *names: str) -> _Fact:
 
 def _limits(thresholds: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (entry["score"], entry["value"]) for name, entry in sorted(thresholds.items())}
-
-
-def _different(value: Any, expected: Any) -> tuple[Any, Any]:
-    """The first different entries of two lists of equal length; other values unchanged."""
-    if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
-        return value, expected
-    return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,10 @@ class HeadPlan:
         layers = [zip(self.members[i], self.members[j], strict=True) for i, j in pairs]
         table = [[len({*a} & {*b}) / len({*a} | {*b}) for a, b in row] for row in layers]
         means = [sum(row) / self.layers for row in table]
-        return {
-            "mean": sum(means) / len(means),
-            "pairs": {f"{i}-{j}": mean for (i, j), mean in zip(pairs, means, strict=True)},
-            "per_layer": [sum(column) / len(pairs) for column in zip(*table, strict=True)],
-            "identical": [[i, j] for i, j in pairs if self.members[i] == self.members[j]],
-        }
+        by_pair = {f"{i}-{j}": mean for (i, j), mean in zip(pairs, means, strict=True)}
+        by_layer = [sum(column) / len(pairs) for column in zip(*table, strict=True)]
+        same = [[i, j] for i, j in pairs if self.members[i] == self.members[j]]
+        return {"mean": sum(means) / len(means), "pairs": by_pair, "per_layer": by_layer, "identical": same}
 
     def check_fits(self, family: str, layers: int, heads: int) -> None:
         """Raise ``PlanError`` unless the plan fits a model of this shape."""

@@ -88,12 +88,11 @@ class Verification:
             report = convert(bundle.read_json(REPORT), Report, "malformed")
         except BundleError as error:
             raise BundleError(f"{error}; {REMEDY}") from error
-        passed, failed = (
-            tuple(f"{each.backend} {each.precision}" for each in report.backends if each.passed is verdict)
-            for verdict in (True, False)
-        )
+        verdicts: dict[bool, list[str]] = {True: [], False: []}
+        for each in report.backends:
+            verdicts[each.passed].append(f"{each.backend} {each.precision}")
         now = bundle.digests()
         verified = {name: now[name] for name in now if name in report.files or not name.startswith(f"{ENGINES}/")}
         lines = (short(text, LONGEST) for text in (report.reference, report.inputs))  # the bundle may be hostile
         reference, inputs = ("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)
-        return cls(passed, failed, reference, inputs, report.files in (now, verified))
+        return cls(tuple(verdicts[True]), tuple(verdicts[False]), reference, inputs, report.files in (now, verified))

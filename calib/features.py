@@ -24,31 +24,15 @@ from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usua
 from .taps import DistanceForm, named_taps, tap_weights
 
 log = logging.getLogger(__name__)
-
-Distances = Mapping[str, Density]
-"""Distances by name of their set of taps."""
-
-Squared = dict[str, np.ndarray]
-"""Squared distances at each tap [N, K], by the same names; of texts also their numbers of tokens [N] (``LENGTHS``)."""
-
-Reduced = Callable[[np.ndarray], np.ndarray]
-"""Function from distances of words to distances of spans."""
-
-EXISTING = "existing"
-"""Name of the bundle's existing distance; not one of ``calib.taps.SETS``."""
-
-MIN_SPREAD = 1e-3
-"""Lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features of width d."""
-
-MIN_TEXTS = 100
-"""Fewest validation texts for the form with the length; fewer take constants."""
-
-MIN_SCALE = 0.1
-"""Lowest scale ÷ its mean over the validation texts: the scale is positive for every length."""
-
+Distances = Mapping[str, Density]  # distances by name of their set of taps
+Squared = dict[str, np.ndarray]  # squared distances at each tap [N, K]; of texts also their tokens [N] (``LENGTHS``)
+Reduced = Callable[[np.ndarray], np.ndarray]  # function from distances of words to distances of spans
+EXISTING = "existing"  # name of the bundle's existing distance; not one of the sets of ``calib.taps``
+MIN_SPREAD = 1e-3  # lowest standard deviation of squared distances ÷ their mean; √(2 / d) for normal features
+MIN_TEXTS = 100  # fewest validation texts for the form with the length; fewer take constants
+MIN_SCALE = 0.1  # lowest scale ÷ its mean over the validation texts: the scale is positive for every length
+# Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values.
 STEEPEST = 30.0
-"""Prior standard deviation of a line's change from long texts to one token, in standard deviations of its values: where
-validation texts hardly differ in length, they do not determine it."""
 
 
 class Reference:
@@ -208,8 +192,8 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, form: Any, wid
     """Raise ``InputError`` for an unknown form, a rank out of range, or one of the options without training data."""
     check_choice("distance_form", form, get_args(DistanceForm))
     usual = {"taps": (taps, "auto"), "rank": (rank, None), "distance_form": (form, "length")}
-    for name, value in {name: None if value == default else value for name, (value, default) in usual.items()}.items():
-        if fit is None and value is not None:
+    for name, (value, default) in usual.items():
+        if fit is None and value not in (None, default):
             raise InputError(f"{name} is {cut(value)}, but a distance needs training data; add fit=… (--fit)")
     if rank is not None and width and not is_whole(rank, 1, width):  # no distance without a width
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
@@ -222,10 +206,8 @@ def unseen_classes(bundle: Bundle, training: Examples | None) -> list[str]:
     assert training.labels is not None  # read_examples requires them
     if not (missing := len(bundle.labels) - len(np.unique(training.labels))):
         return []
-    note = (
-        f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)} of {training.name}; "
-        "the distance will treat their inputs as out of distribution"
-    )
+    lacking = f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)}"
+    note = f"{lacking} of {training.name}; the distance will treat their inputs as out of distribution"
     log.warning("%s", note)
     return [note]
 
@@ -280,15 +262,13 @@ def against_training(bundle: Bundle, validation: Examples, training: Examples | 
     if share >= MOST and not force:
         raise seen_already("calibrating", validation, share, f"the distance is fitted on ({training.source})")
     if share >= LEAST:
-        notes.append(
-            f"{share:.0%} of the {len(validation)} examples of {validation.name} are also in {training.name}, on which "
-            "the distance is fitted: its thresholds will be too low; give other validation data"
-        )
+        same = f"{share:.0%} of the {len(validation)} examples of {validation.name} are also in {training.name}"
+        follows = "on which the distance is fitted: its thresholds will be too low; give other validation data"
+        notes.append(f"{same}, {follows}")
     if None not in (current.pairs, fitted.pairs) and current.pairs is not fitted.pairs:
-        notes.append(
-            f"the examples of {validation.name} are {FORMS[bool(current.pairs)]}, but {training.name} (fit) has "
-            f"{FORMS[bool(fitted.pairs)]}; give both in the form of the model's training data"
-        )
+        forms = FORMS[bool(current.pairs)], f"{training.name} (fit) has {FORMS[bool(fitted.pairs)]}"
+        remedy = "give both in the form of the model's training data"
+        notes.append(f"the examples of {validation.name} are {', but '.join(forms)}; {remedy}")
     for note in notes:
         log.warning("%s", note)
     return notes

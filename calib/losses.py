@@ -1,10 +1,8 @@
 """Losses of scores and labels, for plans and for tuning.
 
-*Relevance*: if all labels of a score are 0 or 1, the loss is the cross-entropy of 1 / (1 + exp(−z)) for any activation,
-as sentence-transformers trains cross-encoders. It equals the loss of a softmax over the logits 0 and z, so temperature,
-NLL and accuracy keep their meaning. *Regression*: for other labels the loss is the squared error of the activated
-score. *Multi-label*: each label is an independent decision, as in transformers. The loss is the mean cross-entropy
-over labels; the likelihood of an example is the product over its labels.
+*Relevance*, if all labels of a score are 0 or 1: the cross-entropy of 1 / (1 + exp(−z)) for any activation, which is
+that of a softmax over the logits 0 and z. *Regression*: the squared error of the activated score. *Multi-label*: the
+mean cross-entropy over independent labels; the likelihood of an example is the product over its labels.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ class DensityFit:
         return centre, whitening, (means - centre) @ whitening
 
 
-TINY = 1e-12
-"""Smaller variances are rounding errors, since features have length 1."""
+TINY = 1e-12  # smaller variances are rounding errors, since features have length 1
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -90,8 +89,7 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     return whitening
 
 
-MAX_RANK, MIN_CLASSES = 64, 50
-"""Limits of :func:`usual_rank`; fewer classes were measured only with a handful."""
+MAX_RANK, MIN_CLASSES = 64, 50  # limits of :func:`usual_rank`; fewer classes were measured only with a handful
 
 
 def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int) -> int | None:

@@ -10,8 +10,7 @@ from ..errors import InputError, require
 from ..metrics.uncertainty import logsumexp
 from .mahalanobis import shrunk, unit, whitened
 
-BLOCK = 4096
-"""Number of examples processed at a time, to limit memory for float64 copies."""
+BLOCK = 4096  # number of examples processed at a time, to limit memory for float64 copies
 
 
 class Neighbours:
@@ -60,15 +59,14 @@ class Gaussians:
 
     def squared_distances(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distances min_c d_c to the nearest class and d_0 to all examples: [B, d] → two arrays [B] float64."""
-        parts = [self._squared(features[part] - self._centre) for part in _blocks(len(features))]
-        nearest, background = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return nearest, background
-
-    def _squared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        white = rows @ self._whitening  # [n, d]
-        nearest = (white @ self._means.T - (self._means**2).sum(axis=1) / 2).argmax(axis=1)
-        background = rows @ self._background
-        return ((white - self._means[nearest]) ** 2).sum(axis=1), (background**2).sum(axis=1)
+        squared = np.empty((2, len(features)))
+        for part in _blocks(len(features)):
+            rows = features[part] - self._centre
+            white = rows @ self._whitening  # [n, d]
+            nearest = (white @ self._means.T - (self._means**2).sum(axis=1) / 2).argmax(axis=1)
+            squared[0, part] = ((white - self._means[nearest]) ** 2).sum(axis=1)
+            squared[1, part] = ((rows @ self._background) ** 2).sum(axis=1)
+        return squared[0], squared[1]
 
 
 def principal_dimensions(width: int) -> int:

@@ -11,14 +11,8 @@ import numpy as np
 from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, cut
 
-SETS = ("means", "balanced", "all", "last")
-"""Sets of taps. All contain the members' last vectors: "means" adds the mean of every second layer of a text trunk,
-"balanced" and "all" add every layer of the trunk, and "last" adds nothing."""
-DistanceForm = Literal["length", "constant"]
-"""Location and scale of a tap's squared distances: lines in 1/n for a text of n tokens, or two constants."""
-
-WEIGHED = ("means", "balanced")
-"""Sets in which the members' last vectors and the trunk have equal total weight."""
+DistanceForm = Literal["length", "constant"]  # location and scale of a tap: lines in 1/n for n tokens, or constants
+WEIGHED = ("means", "balanced")  # sets in which the members' last vectors and the trunk have equal total weight
 
 
 def named_taps(taps: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:

@@ -15,24 +15,20 @@ EXAMPLE = "hydrant build out/ --backend tensorrt-rtx --precision fp16 --batch 1:
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     both = (TensorRT, TensorRTForRTX)
     shared.bundle(command, build_engine)
     command.heading("common")
     command.take(build_engine, "precision")
     command.take(build_engine, "backend", choices=tuple(LIBRARY_OPTIONS))
-    command.take(build_engine, "batch", type=str, metavar="MIN:OPT:MAX")
-    command.take(build_engine, "sequence", type=str, metavar="MIN:OPT:MAX")
+    command.take_all(build_engine, "batch", "sequence", type=str, metavar="MIN:OPT:MAX")
     command.heading("advanced")
     command.take(TensorRTForRTX, "compute_capability", metavar="CC")
     command.take(TensorRT, "hardware_compatibility")
     command.take(both, "strip_weights")
-    command.take(build_engine, "require_fused")
-    command.take(build_engine, "name")
+    command.take_all(build_engine, "require_fused", "name")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build the engine and print a summary."""
     [backend] = choose("--backend", LIBRARY_OPTIONS, [value(build_engine, "backend", options)], options)
     engine = call(build_engine, options, backend=backend)
     show(options, engine.to_json(), build_text(engine))

@@ -17,12 +17,10 @@ EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --covera
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, calibrate)
-    command.take(calibrate, "data", metavar="FILE")
+    command.take(calibrate, "data")
     command.heading("common")
-    command.take(calibrate, "fit", metavar="FILE")
-    command.take(calibrate, "ood", metavar="FILE")
+    command.take_all(calibrate, "fit", "ood")
     with command.one_of():
         command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
         command.take(Risk, "share", "--risk", type=share, metavar="SHARE")
@@ -32,16 +30,14 @@ def arguments(command: Command) -> None:
     command.take((Coverage, Risk), "score")
     command.take(FalseAlarm, "score", "--ood-score")
     command.take(calibrate, "taps", metavar="TAPS", action="store")
-    command.take(calibrate, "rank", type=positive, metavar="N")
+    command.take(calibrate, "rank", type=positive)
     command.take(calibrate, "distance_form")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
-    command.take(calibrate, "confidence", type=share, metavar="SHARE")
-    command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
+    command.take_all(calibrate, "confidence", "label_false_alarm", type=share, metavar="SHARE")
     command.take(calibrate, "force")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Calibrate and print the decisions."""
     abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
     sets = call(Conformal, options) if hasattr(options, "conformal") else None
     targets = {"abstain": abstain, "flags": call(FalseAlarm, options), "sets": sets}

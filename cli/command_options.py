@@ -61,6 +61,7 @@ def _number(text: str, fits: Callable[[float], bool], which: str) -> float:
 
 
 READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: float}
+METAVARS: dict[Any, str] = {Path: "FILE", Any: "FILE", int: "N"}  # of data in a file, or in Python any object
 
 
 class Command:
@@ -87,6 +88,11 @@ class Command:
         defaults = _settings(targets, name, flags, settings.pop("also", ""))
         action = self._place.add_argument(*(flags or [f"--{name.replace('_', '-')}"]), **{**defaults, **settings})
         self._taken |= {(one, name): action for one in targets}
+
+    def take_all(self, target: Target, *names: str, **settings: Any) -> None:
+        """Add an option for each of several parameters."""
+        for name in names:
+            self.take(target, name, **settings)
 
     @contextmanager
     def one_of(self) -> Iterator[None]:
@@ -156,6 +162,7 @@ def _settings(targets: Sequence[Target], name: str, flags: Sequence[str], also: 
         settings["choices"] = choices
     else:
         settings["type"] = next((READERS[kind] for kind in kinds if kind in READERS), str)
+        settings["metavar"] = next((METAVARS[kind] for kind in kinds if kind in METAVARS), None)
     if inspect.isfunction(targets[0]) and default is inspect.Parameter.empty and "-" in (flags or "-")[0]:
         settings["required"] = True  # positional arguments are required anyway
     return settings

@@ -16,15 +16,13 @@ EXAMPLE = "hydrant demo -o hydrant-demo/"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.heading("common")
     command.take(run_demo, "output", "-o", "--output", metavar="FOLDER")
-    command.take(run_demo, "epochs", type=positive, metavar="N")
+    command.take(run_demo, "epochs", type=positive)
     command.take(run_demo, "force")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo and print its results."""
     report = call(run_demo, options, say=lambda line: print(line, file=sys.stderr, flush=True))
     show(options, report.to_json(), demo_text(report.to_json()))
     return 0 if report.verified else 1

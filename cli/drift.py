@@ -17,19 +17,15 @@ EXAMPLE = "hydrant drift out/ --log predictions.jsonl"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, drift)
-    command.take(drift, "log", metavar="FILE")
-    command.take(drift, "to_label", metavar="FILE")
+    command.take_all(drift, "log", "to_label")
     command.heading("advanced")
     command.take(drift, "alpha", type=share, metavar="SHARE")
     command.take(drift, "psi", metavar="PSI")
-    command.take(drift, "window", type=positive, metavar="N")
-    command.take(drift, "label_rows", type=positive, metavar="N")
+    command.take_all(drift, "window", "label_rows", type=positive)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare and print the report."""
     report: DriftReport = call(drift, options)
     show(options, report.to_json(), report_text(report, vars(options).get("to_label")))
     return 0 if report.passed else 1

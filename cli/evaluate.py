@@ -16,20 +16,15 @@ EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare check
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, evaluate)
-    command.take(evaluate, "data", metavar="FILE")
+    command.take(evaluate, "data")
     command.heading("common")
-    command.take(evaluate, "ood", metavar="FILE")
+    command.take(evaluate, "ood")
     command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
-    command.take(evaluate, "html", metavar="FILE")
+    command.take(evaluate, "html")
     command.heading("advanced")
     shared.data_options(command)
-    command.take(EvaluationOptions, "corruptions")
-    command.take(EvaluationOptions, "bootstrap", metavar="N")
-    command.take(EvaluationOptions, "latency")
-    command.take(EvaluationOptions, "baselines")
-    command.take(EvaluationOptions, "fit", metavar="FILE")
+    command.take_all(EvaluationOptions, "corruptions", "bootstrap", "latency", "baselines", "fit")
     shared.backend(command, evaluate)
     command.take(evaluate, "revision", metavar="NAME")
     command.take(evaluate, "report", metavar="FOLDER")
@@ -37,7 +32,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate and print the metrics."""
     report = call(evaluate, options, figures=call(EvaluationOptions, options), reading=shared.read_options(options))
     place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
     show(options, report.to_json(), evaluation_text(report, place))

@@ -14,12 +14,9 @@ EXAMPLE = "hydrant export out/ --precision fp16 --member-outputs"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, export)
     command.heading("common")
-    command.take(export, "precision")
-    command.take(export, "data", metavar="FILE")
-    command.take(export, "tokenizer")
+    command.take_all(export, "precision", "data", "tokenizer")
     command.heading("advanced")
     shared.data_options(command)
     command.take(GraphForm, "lowering")
@@ -28,7 +25,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export and print the form of the graph."""
     result = call(export, options, form=call(GraphForm, options), reading=shared.read_options(options))
     for name, reason in result.reasons.items():
         log.info("%s: %s", name, reason)

@@ -12,17 +12,17 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
 from ..bundle.staging import check_replaceable
 from ..data.batching import Batch, CachedBatches
+from ..data.data_sources import check_named
 from ..errors import InputError, short
 from ..models.plan_cost import cost_of
 from . import shared
 from .command_options import Command, parts, positive
-from .terminal import members_of, progress, show
+from .terminal import aligned, members_of, progress, show
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.add("model", metavar="MODEL", nargs="+",
                 help="Checkpoint of a transformers classifier (folder or hub name), or one per member")  # fmt: skip
     command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Bundle folder to create")
@@ -48,7 +48,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fuse and print the bundle and the merge error."""
     from ..models.checkpoint import check_supported, load_model, load_processor
 
     _check(options)
@@ -58,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     from ..fusion import fuse as fuse_models
 
     check_replaceable(options.output, MANIFEST, options.force)
-    shared.check_data(options.data)
+    if options.data is not None:
+        check_named(options.data)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
     settings: dict[str, Any] = {"members": options.members, "keep_separate": options.keep_separate}
     models: list[Any] = []
@@ -73,10 +73,9 @@ def run(options: argparse.Namespace) -> int:
         processor = None
     elif processor is None:
         processor = load_processor(options.model[0], ensemble.architecture.modality)  # or its error
-    provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
     drift = _drift_report(options, models, ensemble, processor) if len(models) > 1 else None
-    if drift is not None:
-        provenance["drift"] = drift
+    provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
+    provenance |= {} if drift is None else {"drift": drift}
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
                          tensors_only=options.no_processor)  # fmt: skip
     facts: dict[str, Any] = {"bundle": str(bundle.path), "members": ensemble.members}
@@ -93,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         parameters, forms = cost_of(bundle).fused.parameters, ensemble.provenance.get("adapted", {})
         facts |= {"parameters": parameters, "drift": drift, **({"adapted": forms} if forms else {})}
-        lines = [f"{wrote}, {parameters:,} parameters"]
-        lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
+        adapters = adapters_text(ensemble.provenance.get("adapters", []), forms)
+        lines = [f"{wrote}, {parameters:,} parameters", *aligned([("adapters", adapters)])]
         lines += [] if drift is None else [merge_error_text(drift)]
     show(options, facts, "\n".join(lines))
     return 0
@@ -160,17 +159,17 @@ def _inputs(options: argparse.Namespace, ensemble: Any, processor: Any) -> tuple
     return CachedBatches(batches()), labels, f"{len(examples)} inputs of {examples.name}"
 
 
-def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Describe the adapters and the form of their updates; empty without adapters."""
+def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Describe the adapters and the form of their updates; ``None`` without adapters."""
     if not adapters:
-        return []
+        return None
     low_rank = [name for name, form in forms.items() if form["low_rank"]]
     ranks = sorted({form["rank"] for form in forms.values()})
     named = ", ".join(short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
     rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
     merged = f": {len(forms) - len(low_rank)} of {len(forms)} updated weights merged, "
     merged += f"low-rank: {short(_layers_text(low_rank), 90)}"
-    return [f"adapters      {short(named, 90)}{rank}{merged if forms else ''}"]
+    return f"{short(named, 90)}{rank}{merged if forms else ''}"
 
 
 def _layers_text(modules: Sequence[str]) -> str:

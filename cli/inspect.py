@@ -36,16 +36,14 @@ SHAPE = ("layers", "heads", "width", "task", "score_activation")
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.add("bundle", metavar="BUNDLE", help="Bundle folder, or USER/NAME on the Hugging Face Hub")
     command.heading("common")
-    command.take(load, "trust", type=str, metavar="FILE")
+    command.take(load, "trust", type=str)
     command.heading("advanced")
     command.take(load, "revision", metavar="NAME")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the contents; status 1 if a file cannot be used."""
     trust = value(load, "trust", options)
     bundle = store.located(options.bundle, value(load, "revision", options))
     facts = inspect_bundle(bundle if trust is None else check_signature(bundle, trust))
@@ -94,11 +92,11 @@ def inspect_bundle(bundle: store.Bundle | str | Path) -> dict[str, Any]:
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
         "distance": look.at(store.DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
-        "processor": look.at(store.PROCESSOR, lambda: _processor(bundle, architecture), words=True),
+        "processor": look.at(store.PROCESSOR, lambda: _processor(bundle, architecture), words=True, absent="ok"),
         "inputs": [] if architecture is None else list(architecture.input_names),
-        "tokenizer_graph": look.at(store.TOKENIZER_GRAPH, partial(_tokenizer_graph, look), words=True),
+        "tokenizer_graph": look.at(store.TOKENIZER_GRAPH, partial(_tokenizer_graph, bundle), words=True, absent=None),
         "graphs": {name: look.at(name, partial(_graph, look, name), words=True) for name in look.graphs},
-        "engines": {name: _engine(look, name) for name in engine_names(bundle)},
+        "engines": {name: _engine_state(look, name) for name in engine_names(bundle)},
         "signature": "not checked; give --trust" if signature_file(bundle) else None,
         "verified": _verified(look),
         "problems": look.problems,
@@ -120,23 +118,18 @@ class _Look:
         for name in [name for name in self.states if name.startswith("reports/") and name.endswith(".json")]:
             self.at(name, partial(bundle.read_json, name))
 
-    def at(self, name: str, read: Callable[[], Any], words: bool = False) -> Any:
-        """Return ``read()``; note why a file or folder cannot be used, and return ``None``, or that reason in words."""
-        if (state := self.states.get(name, "ok" if words else "absent")) != "ok":
+    def at(self, name: str, read: Callable[[], Any], *, words: bool = False, absent: str | None = "absent") -> Any:
+        """Return ``read()``; note why a file cannot be used, and return ``None``, or that reason in words."""
+        if (state := self.states.get(name, absent)) != "ok":
             return state if words else None
         try:
             return read()
         except Exception as error:  # any error of a malformed file
-            reason = self.note(name, error)
-            return f"unusable: {reason}" if words else None
-
-    def note(self, name: str, error: Exception) -> str:
-        """Note and return the reason why a file cannot be used."""
-        reason = str(error) if isinstance(error, HydrantError) else f"malformed ({type(error).__name__}: {cut(error)})"
-        self.problems.append(f"{name}: unusable: {reason}")
-        if name in self.states:
+            malformed = f"malformed ({type(error).__name__}: {cut(error)})"
+            reason = f"unusable: {error if isinstance(error, HydrantError) else malformed}"
+            self.problems.append(f"{name}: {reason}")
             self.states[name] = "unusable"
-        return reason
+            return reason if words else None
 
     def _state(self, name: str) -> str:
         """``ok``, ``missing``, ``altered`` or ``not downloaded``."""
@@ -180,7 +173,6 @@ def _prompts(recorded: Any) -> str | None:
 
 
 def _processor(bundle: store.Bundle, architecture: AnyArchitecture | None) -> str | None:
-    """Describe the processor."""
     if architecture is None:
         return "unreadable without config.json" if bundle.processor_folder() else None
     processor = bundle.processor()
@@ -195,14 +187,12 @@ def _processor(bundle: store.Bundle, architecture: AnyArchitecture | None) -> st
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 
-def _tokenizer_graph(look: _Look) -> str | None:
+def _tokenizer_graph(bundle: store.Bundle) -> str:
     """Describe the tokenizer graph, and report if it is outdated."""
-    if store.TOKENIZER_GRAPH not in look.states:
-        return None
-    metadata = graph_metadata(look.bundle.path / store.TOKENIZER_GRAPH)
-    if metadata.get("hydrant.tokenizer") != tokenizer_source(look.bundle):
+    metadata = graph_metadata(bundle.path / store.TOKENIZER_GRAPH)
+    if metadata.get("hydrant.tokenizer") != tokenizer_source(bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
-    beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
+    beside = "lists of words" if bundle.any_architecture().every_token else "pairs of texts"
     return f"texts and {beside} for runtimes without Python"
 
 
@@ -222,16 +212,15 @@ def _graph(look: _Look, name: str) -> str:
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
 
 
-def _engine(look: _Look, name: str) -> str:
+def _engine_state(look: _Look, name: str) -> str:
+    state = look.states[engine_path(name)]
+    describe = partial(_engine, look.bundle, name)
+    return state if state != "ok" else look.at(metadata_path(name), describe, words=True, absent="missing")
+
+
+def _engine(bundle: store.Bundle, name: str) -> str:
     """Describe an engine, and report if it is outdated."""
-    bundle = look.bundle
-    for state in (look.states.get(engine_path(name)), look.states.get(metadata_path(name))):
-        if state != "ok":
-            return state or "missing"
-    try:
-        facts = read_metadata(bundle, name)
-    except BundleError as error:
-        return f"unusable: {look.note(metadata_path(name), error)}"
+    facts = read_metadata(bundle, name)
     words = [f"{facts.library} {facts.version}, {facts.precision}, {facts.platform}"]
     if facts.compute_capabilities:
         words.append(f"compute capability {', '.join(facts.compute_capabilities)}")
@@ -248,12 +237,12 @@ def _verified(look: _Look) -> str:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
-    return look.at(REPORT, lambda: _verification(Verification.of(look.bundle)), words=True) or ""
+    return look.at(REPORT, partial(_verification, look.bundle), words=True)
 
 
-def _verification(report: Verification | None) -> str | None:
-    if report is None:
-        return None
+def _verification(bundle: store.Bundle) -> str:
+    report = Verification.of(bundle)
+    assert report is not None  # it is listed
     if not report.current:
         return f"not these files: the bundle has changed since; {REMEDY}"
     verdicts = (("passed", report.passed), ("FAILED", report.failed))
@@ -264,89 +253,88 @@ def _verification(report: Verification | None) -> str | None:
 def inspect_text(facts: Mapping[str, Any]) -> str:
     """Format the facts of ``inspect_bundle``."""
     parameters = "uncounted" if facts["parameters"] is None else f"{facts['parameters']:,}"
+    graphs = [f"{name}: {graph}" for name, graph in facts["graphs"].items()]
+    tokenizer = facts["tokenizer_graph"] and f"{store.TOKENIZER_GRAPH}: {facts['tokenizer_graph']}"
     lines = [
-        f"bundle        {facts['path']}",
-        *_shape_text(facts),
-        f"weights       {parameters} parameters; separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
-        *adapters_text(facts["adapters"], facts["adapted"]),
-        *_traced_text(facts["traced"]),
-        *_factors_text(facts["batch_ensemble"], facts["adapted"]),
-        _task_text(facts),
-        *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
-        *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
-        *aligned(calibration_lines(facts["calibration"], facts["task"] == "score")),
-        *aligned(distance_lines(facts["distance"])),
-        f"processor     {facts['processor'] or 'none: takes tensors only'}",
-        *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
+        ("bundle", facts["path"]),
+        *_shape(facts),
+        ("weights", f"{parameters} parameters; separate parts: {', '.join(map(str, facts['separate'])) or 'none'}"),
+        ("adapters", adapters_text(facts["adapters"], facts["adapted"])),
+        *_traced_lines(facts["traced"]),
+        ("BatchEnsemble", _factors(facts["batch_ensemble"], facts["adapted"])),
+        _task(facts),
+        ("prompts", facts["prompts"] and short(facts["prompts"], 90)),
+        ("tuned", _tuned(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]])),
+        *calibration_lines(facts["calibration"], facts["task"] == "score"),
+        *distance_lines(facts["distance"]),
+        ("processor", facts["processor"] or "none: takes tensors only"),
+        ("cost", facts["cost"] and _cost(facts["cost"], facts["layers"])),
+        *(("graph", graph) for graph in graphs or ["none; create one with `hydrant export`"]),
+        ("tokenizer", tokenizer),
+        *(("engine", f"{name}: {engine}") for name, engine in facts["engines"].items()),
+        ("verified", facts["verified"]),
+        ("signature", facts["signature"]),
+        *(("PROBLEM", problem) for problem in facts["problems"]),
     ]
-    graphs = [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()]
-    lines += graphs or ["graph         none; create one with `hydrant export`"]
-    if facts["tokenizer_graph"] is not None:
-        lines.append(f"tokenizer     {store.TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
-    lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
-    lines.append(f"verified      {facts['verified']}")
-    if facts["signature"] is not None:
-        lines.append(f"signature     {facts['signature']}")
-    lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
     files = facts["files"].items()
     rows = [[name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in files]
-    return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+    return "\n".join(aligned(lines)) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
 
 
-def _shape_text(facts: Mapping[str, Any]) -> list[str]:
+def _shape(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe family and members, if config.json and plan.json can be read."""
     shape = f": {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}" if facts["layers"] else ""
-    members = f"members       {facts['members']}"
+    members = f"{facts['members']}"
     if facts["method"] is not None:
         heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
         members += f" ({facts['method']}), heads kept per layer {heads}"
     if facts["overlap"] is not None:
         members += f", overlap {facts['overlap']:.2f}"
-    return [f"family        {facts['family']}{shape}", members]
+    return [("family", f"{facts['family']}{shape}"), ("members", members)]
 
 
-def _task_text(facts: Mapping[str, Any]) -> str:
+def _task(facts: Mapping[str, Any]) -> tuple[str, str]:
     """Describe the outputs: classes of inputs or tokens, labels, or one score."""
     labels = short(", ".join(facts["labels"]), 90)
     if facts["task"] == "score":
-        return f"score         {labels}; the model's activation is {facts['score_activation']}"
+        return "score", f"{labels}; the model's activation is {facts['score_activation']}"
     kind = {"tokens": " of tokens", "multi_label": ", any of which may apply"}.get(facts["task"], "")
-    return f"labels        {len(facts['labels'])}{kind}: {labels}"
+    return "labels", f"{len(facts['labels'])}{kind}: {labels}"
 
 
-def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:
-    """Describe the factors of a BatchEnsemble; empty for others."""
+def _factors(facts: Any, forms: Mapping[str, Any]) -> str | None:
+    """Describe the factors of a BatchEnsemble; ``None`` for others."""
     if not isinstance(facts, Mapping):
-        return []
+        return None
     first = short(str(facts.get("fork_from")), 12)
-    return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member"]
+    return f"factors from layer {first} on, multiplied into {len(forms)} weights of each member"
 
 
-def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
+def _traced_lines(facts: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Describe a traced bundle and its unsupported features; empty for others."""
     if facts is None:
         return []
     members = f"members of {facts['class']}, whose attention was traced by running it"
-    lines = [f"traced        traced, {facts['form']}: {members}"]
+    lines = [("traced", f"traced, {facts['form']}: {members}")]
     match facts["checked"]:
         case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
             within = f"logits within {difference:.1e} of the original with the same heads masked"
-            lines.append(f"checked       {within} (masking changes them by {effect:.1e})")
-    return [*lines, f"lacks         {facts['lacks']}"]
+            lines.append(("checked", f"{within} (masking changes them by {effect:.1e})"))
+    return [*lines, ("lacks", facts["lacks"])]
 
 
-def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
-    """Describe the tuning, and name the origins above that it has changed; empty if not tuned."""
+def _tuned(facts: Any, origins: Sequence[str]) -> str | None:
+    """Describe the tuning, and name the origins above that it has changed; ``None`` if not tuned."""
     if not isinstance(facts, Mapping):
-        return []
+        return None
     how = "each member independently" if facts.get("per_member") else "all members jointly"
     how = f"from {len(facts['teachers'])} teachers" if isinstance(facts.get("teachers"), list) else how
-    line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
+    line = f"{how}, on {short(str(facts.get('examples')), 12)} examples of "
     line += short(str(facts.get("data")), 60)
     match facts.get("nll"):
         case [int() | float() as before, int() | float() as after]:
             line += f": validation NLL {before:.4f} → {after:.4f}"
-    return [f"{line}; {' and '.join(origins)} describe the state before" if origins else line]
+    return f"{line}; {' and '.join(origins)} describe the state before" if origins else line
 
 
 def _cost(cost: Mapping[str, Any], layers: int) -> str:

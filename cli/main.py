@@ -42,7 +42,11 @@ COMMANDS = {
     "push": "share a bundle on the Hugging Face Hub",
     "demo": "run every stage on a small built-in data set",
 }
-"""Every subcommand and its summary; the module of the same name defines its options."""
+"""Every subcommand and its summary.
+
+In the module of the same name, ``arguments`` defines the options, and ``run`` does the work, prints the result and
+returns the exit status; ``EXAMPLE`` is shown by ``--help``.
+"""
 
 FIRST = ("make", "predict", "evaluate", "serve", "drift", "inspect")  # commands that most users need first
 SAME = {"--data": "--input", "--input": "--data"}
@@ -117,7 +121,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help with a short usage: required arguments only."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:  # noqa: ARG002
-        """Leave optional arguments out of the usage."""
         rest = argparse.Action([], "options", metavar="[options]")
         super().add_usage(usage, [*(each for each in actions if each.required), rest], (), prefix)
 
@@ -181,7 +184,6 @@ def as_typed(message: str, options: argparse.Namespace) -> str:
 
 
 def _unexpected(error: Exception) -> str:
-    """Describe an error that a library raised."""
     missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
     if missing is not None:
         return str(missing)

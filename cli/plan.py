@@ -13,26 +13,26 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.staging import check_file, destination, write_atomically
 from ..calib.heads.methods import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
+from ..data.data_sources import check_named
 from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
 from .command_options import Command, call, choose, positive, value
-from .terminal import members_of, print_beside, print_json, table
+from .terminal import members_of, show, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 BESIDE = Path()  # marks a picture without a name; no file can have this path
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.take((plan_heads, explore), "model", "model", metavar="MODEL")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file for the plan")
     command.heading("common")
-    command.take((plan_heads, explore), "data", metavar="FILE")
+    command.take((plan_heads, explore), "data")
     command.take((plan_heads, explore), "members", type=positive, metavar="M")
     with command.one_of():
-        command.take(plan_heads, "keep", type=_keep, action="store")
+        command.take(plan_heads, "keep", type=_keep, action="store", metavar="KEEP")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
     command.take(plan_heads, "fork_from", metavar="LAYER")
     command.take(plan_heads, "method", action="store", metavar="METHOD", also=" (default: taylor)")
@@ -42,20 +42,20 @@ def arguments(command: Command) -> None:
     command.take(Budget, "to_tune")
     command.take(plan_heads, "traced")
     command.take(Random, "systematic", also="; with random")
-    command.take((Circuit, explore), "ood", metavar="FILE", also="; with circuit or --explore")
+    command.take((Circuit, explore), "ood", also="; with circuit or --explore")
     command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; with circuit or --explore")
     command.add(
         "--explore", type=Path, metavar="PICTURE", nargs="?", const=BESIDE,
         help="Measure many plans, plot quality against cost (default: PLAN.png), and choose one",
     )  # fmt: skip
-    command.take(explore, "train", metavar="FILE", also="; with --explore")
+    command.take(explore, "train", also="; with --explore")
     command.take(explore, "compare", metavar="MODEL", also="; with --explore")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan and print the heads of each member."""
     check_file(options.output)
-    shared.check_data(value(plan_heads, "data", options))
+    if (data := value(plan_heads, "data", options)) is not None:
+        check_named(data)  # also if the method needs none
     if options.explore is not None:
         return _explore(options)
     for name in ("train", "compare"):
@@ -75,10 +75,8 @@ def run(options: argparse.Namespace) -> int:
     with shared.resumable(state):
         plan = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **budget)
     plan.save(options.output)
-    if options.json:
-        print_json({"plan": str(options.output), **plan.to_json()})
-    else:
-        print_beside(options.output, f"{plan_text(plan)}\nwrote {options.output}")
+    facts = {"plan": str(options.output), **plan.to_json()}
+    show(options, facts, f"{plan_text(plan)}\nwrote {options.output}", options.output)
     return 0
 
 
@@ -97,11 +95,9 @@ def _explore(options: argparse.Namespace) -> int:
     if result.best is not None:
         result.best.save(options.output)
     write_atomically(picture, draw_exploration(result))
-    if options.json:
-        print_json({"plan": plan, "picture": str(picture), **result.to_json()})
-    else:
-        wrote = " and ".join(name for name in (plan, str(picture)) if name)
-        print_beside(options.output, f"{exploration_text(result)}\nwrote {wrote}")
+    wrote = " and ".join(name for name in (plan, str(picture)) if name)
+    facts = {"plan": plan, "picture": str(picture), **result.to_json()}
+    show(options, facts, f"{exploration_text(result)}\nwrote {wrote}", options.output)
     if result.best is None:
         raise InputError(f"{result.why}; no plan is written")
     return 0

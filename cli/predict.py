@@ -25,28 +25,18 @@ from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..runtime import Predictor, load
+from ..runtime.offline import row_files
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
 from ..runtime.offline.ray_engine import Actors, ray_engine
-from ..runtime.offline.row_files import (
-    JsonLines,
-    Sink,
-    check_outputs,
-    failures,
-    filed,
-    form_of,
-    opened,
-    split,
-    table_row,
-)
-from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
+from ..runtime.offline.scoring import Answer, Scoring, answers, tensor_answers
 from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
 from ..runtime.word_predictions import AGGREGATIONS
 from . import shared
 from .command_options import Command, call, positive, value
 from .prediction_text import prediction_text
-from .terminal import log, print_beside, print_json, print_text, progress, standard_output
+from .terminal import log, progress, show, standard_output
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
@@ -54,7 +44,6 @@ SPOOL_BYTES = 16 * 2**20
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, load)
     command.add("inputs", metavar="TEXT|IMAGE", nargs="*",
                 help="Texts, image paths or sound paths; - reads texts from standard input")  # fmt: skip
@@ -72,10 +61,10 @@ def arguments(command: Command) -> None:
     command.heading("advanced")
     shared.data_options(command)
     shared.backend(command, load)
-    command.take(load, "threads", type=positive, metavar="N")
-    command.take(load, "trust", type=str, metavar="FILE")
+    command.take(load, "threads", type=positive)
+    command.take(load, "trust", type=str)
     command.take(load, "revision", metavar="NAME")
-    command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
+    command.take(Predictor.predict, "batch_size", type=positive)
     command.add("--aggregation", choices=AGGREGATIONS,
                 help="How token predictions are aggregated into words (default: first)")  # fmt: skip
     command.add("--errors", type=Path, metavar="FILE",
@@ -90,7 +79,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict and print label, confidence and uncertainty of each input."""
     _check(options)
     scoring = Scoring(
         batch_size=value(Predictor.predict, "batch_size", options),
@@ -133,7 +121,7 @@ def _check(options: argparse.Namespace) -> None:
     for refusal, applies in refusals.items():
         if applies:
             raise InputError(refusal)
-    check_outputs(options.output, options.errors)
+    row_files.check_outputs(options.output, options.errors)
     if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
 
@@ -152,15 +140,12 @@ def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Sc
         raise InputError(f"{error} (the first input is 0; --skip-invalid predicts the others)") from error
     rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
-        with filed(options.output, _example(predictor, scoring, options, rows)) as table:
+        with row_files.filed(options.output, row_files.columns_of(predictor, scoring, options.output, None)) as table:
             table.write(rows)
     _warn_failed(int(prediction.failed.sum()), len(rows))
-    if options.json:
-        print_json({**about(predictor), "predictions": rows})
-    elif options.output:
-        print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
-    else:
-        print_text(prediction_text(rows, predictor.members))
+    wrote = f"wrote {len(rows)} prediction(s) to {options.output}"
+    text = wrote if options.output else prediction_text(rows, predictor.members)
+    show(options, {**about(predictor), "predictions": rows}, text, options.output)
     return 2 if prediction.failed.all() else 0
 
 
@@ -175,17 +160,16 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Sco
         raise InputError(f"{name} has no rows; expected at least one input")
     count = failed = 0
     collected: list[Answer] = []
-    example = _example(predictor, scoring, options, first)
-    with _target(options, example, collected) as target, failures(options.errors) as aside:
+    columns = row_files.columns_of(predictor, scoring, options.output, options.errors)
+    with _target(options, columns, collected) as target, row_files.failures(options.errors) as aside:
         for rows in progress(chain([first], results), 0, "predicting"):
             count += len(rows)
-            failed += split(rows, target, aside)
+            failed += row_files.split(rows, target, aside)
     _warn_failed(failed, count, options.errors)
-    if options.json:
+    if options.json or options.output:
         written = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**about(predictor), "count": count, **written})
-    elif options.output:
-        print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
+        facts = {**about(predictor), "count": count, **written}
+        show(options, facts, f"wrote {count} prediction(s) to {options.output}", options.output)
     return 2 if failed == count else 0
 
 
@@ -203,12 +187,9 @@ def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Sc
     outcome = predict_part(predictor, predictor.path, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
     _warn_failed(part.failed, len(outcome.rows), options.errors)
-    if options.json:
-        facts = {"count": len(outcome.rows), "failed": part.failed, "output": str(options.output)}
-        chunks = {"chunks": outcome.chunks, "found": outcome.found}
-        print_json({**about(predictor), **facts, "shard": str(part.shard), "total": part.total, **chunks})
-    else:
-        print_text(_outcome_text(outcome))
+    facts = {"count": len(outcome.rows), "failed": part.failed, "output": str(options.output)}
+    facts |= {"shard": str(part.shard), "total": part.total, "chunks": outcome.chunks, "found": outcome.found}
+    show(options, {**about(predictor), **facts}, _outcome_text(outcome))
     return 0
 
 
@@ -221,18 +202,18 @@ def _outcome_text(outcome: Outcome) -> str:
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace, example: Answer, collected: list[Answer]) -> Iterator[Sink]:
+def _target(options: argparse.Namespace, columns: Answer, collected: list[Answer]) -> Iterator[row_files.Sink]:
     """Sink for rows: a file, a list for ``--json``, or standard output, at the end or row by row."""
     if options.json and not options.output:
         yield collected.extend
     elif options.output and (options.skip_invalid or destination(options.output) is not None):
-        with filed(options.output, example) as table:
+        with row_files.filed(options.output, columns) as table:
             yield table.write
     elif options.skip_invalid:
         yield _print_rows
     else:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-            with opened(form_of(options.output), spool, example) as table:
+            with row_files.opened(row_files.form_of(options.output), spool, columns) as table:
                 yield table.write
             spool.seek(0)
             if options.output:
@@ -244,17 +225,8 @@ def _target(options: argparse.Namespace, example: Answer, collected: list[Answer
 
 
 def _print_rows(rows: list[Answer]) -> None:
-    """Print rows as JSON lines."""
     with standard_output():
         sys.stdout.buffer.write(b"".join(map(json_line, rows)))
-
-
-def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace, rows: list[Answer]) -> Answer:
-    """Return a row with all keys, for a format with columns; failed rows have an ``error``."""
-    if form_of(options.output) is JsonLines:
-        return {}
-    usual = next((row for row in rows if "error" not in row), None) or example_answer(predictor, scoring)
-    return table_row(usual, scoring, options.errors)
 
 
 def _sources(options: argparse.Namespace) -> Sources:

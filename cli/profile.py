@@ -19,15 +19,13 @@ EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-en
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, profile)
     command.heading("common")
-    command.take(Timing, "batch", type=numbers, action="store", metavar="N,N")
-    command.take(Timing, "sequence", type=numbers, action="store", metavar="N,N")
+    command.take_all(Timing, "batch", "sequence", type=numbers, action="store", metavar="N,N")
     command.take(profile, "baseline", metavar="NAME")
     shared.backend(command, profile)
     command.heading("advanced")
-    command.take(Timing, "threads", type=positive, metavar="N")
+    command.take(Timing, "threads", type=positive)
     command.take(Timing, "seconds", type=seconds)
     command.take(profile, "layers")
     command.take(profile, "memory", "--no-memory", help="Skip peak memory")
@@ -35,7 +33,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print the latencies."""
     report = call(profile, options, timing=call(Timing, options))
     show(options, report.to_json(), profile_text(report, Path(options.bundle)))
     return 0

@@ -13,20 +13,17 @@ EXAMPLE = "hydrant push out/ USER/NAME --private"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, push)
     command.take(push, "repository", "repository", nargs="?", metavar="USER/NAME")
     command.heading("common")
     command.take(push, "to", metavar="FOLDER")
-    command.take(push, "private")
-    command.take(push, "serving")
+    command.take_all(push, "private", "serving")
     command.take(push, "revision", metavar="BRANCH")
     command.take(push, "force")
     command.notes.append("The token is read from HF_TOKEN, or from `hf auth login`.")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Push, and print the address of the commit or the path of the folder."""
     place = call(push, options)
     show(options, {"pushed": place}, f"wrote {place}")
     return 0

@@ -9,10 +9,10 @@ from ..errors import InputError
 
 READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
 
-COLUMNS = {"--text-column": "text", "--text-pair-column": "text_pair", "--label-column": "label"}
-RENAMED = {**COLUMNS, "--examples": "examples", "--batch-size": "batch_size"}
-
-KEPT = {("predict", "--batch-size")}
+RENAMED = {
+    "--text-column": "text", "--text-pair-column": "text_pair", "--label-column": "label",
+    "--examples": "examples", "--batch-size": "batch_size",
+}  # fmt: skip
 
 PYTHON_ONLY = {
     "plan": {
@@ -66,7 +66,7 @@ def current(arguments: Sequence[str]) -> list[str]:
                 name = OTHER_NAMES.get(flag, flag[2:].replace("-", "_"))
                 how = f"{place}({name}=…) in Python" if "." in place else f'{place} FILE, a JSON object with "{name}"'
                 raise InputError(f"hydrant {command} no longer has {flag}; use {how}")
-        if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
+        if command in READ_BY and flag in RENAMED and (command, flag) != ("predict", "--batch-size"):
             value = value if equals else next(words, "")
             print(f"hydrant: warning: {flag} is now --read {RENAMED[flag]}={value}", file=sys.stderr)
             result += ["--read", f"{RENAMED[flag]}={value}"]

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..serving.observers import configure_log
 from ..serving.ray_serve import Replicas, serve_on_ray
 from ..serving.record import Recording
-from ..serving.serve_settings import ServeSettings
+from ..serving.serve_settings import ServeSettings, is_loopback
 from ..serving.server import Ready
 from ..serving.stats import Watching
 from ..serving.workers import serve
@@ -24,38 +24,31 @@ EXAMPLE = "hydrant serve out/ --port 8000"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     command.take(serve, "folder", "folder", type=str, metavar="BUNDLE")
     command.heading("common")
     command.take(ServeSettings, "host", metavar="ADDRESS")
-    command.take(ServeSettings, "port", type=count, metavar="N")
-    command.take(ServeSettings, "grpc_port", type=count, metavar="N")
-    command.take(ServeSettings, "workers", type=positive, metavar="N")
+    command.take_all(ServeSettings, "port", "grpc_port", type=count)
+    command.take(ServeSettings, "workers", type=positive)
     command.add("--token-file", type=Path, metavar="FILE",
                 help="File with the bearer token that clients must send (default: no authentication)")  # fmt: skip
-    command.take(ServeSettings, "tls_cert", metavar="FILE")
-    command.take(ServeSettings, "tls_key", metavar="FILE")
+    command.take_all(ServeSettings, "tls_cert", "tls_key", metavar="FILE")
     command.heading("advanced")
-    command.take(ServeSettings, "backend", metavar="NAME")
-    command.notes.append(f"backends: {shared.BACKENDS}")
-    command.take(ServeSettings, "precision")
-    command.take(ServeSettings, "threads", type=positive, metavar="N")
-    command.take(ServeSettings, "batch_size", type=positive, metavar="N")
-    command.take(ServeSettings, "trust", type=str, metavar="FILE")
+    shared.backend(command, ServeSettings)
+    command.take_all(ServeSettings, "threads", "batch_size", type=positive)
+    command.take(ServeSettings, "trust", type=str)
     command.take(ServeSettings, "revision", metavar="NAME")
     command.add("--engine", choices=("local", "ray"), default="local",
                 help="Run on this machine, or as replicas of Ray Serve at RAY_ADDRESS (default: local)")  # fmt: skip
     command.take(Replicas, "replicas", metavar="N")
-    command.take(ServeSettings, "queue", type=positive, metavar="N")
+    command.take(ServeSettings, "queue", type=positive)
     command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
-    command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
-    command.take(Recording, "file", "--record", metavar="FILE")
+    command.take(ServeSettings, "max_bytes", type=positive)
+    command.take(Recording, "file", "--record")
     command.add("--settings", type=Path, metavar="FILE", help="JSON file with rarer settings, listed below")
     command.notes.append(f"settings: {', '.join(Settings.__struct_fields__)}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal arrives."""
     file = options.settings
     rare = Settings() if file is None else decode(_text(file).encode(), Settings, file, InputError)
     token = None if options.token_file is None else _text(options.token_file)
@@ -64,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     settings = call(ServeSettings, options, token=token, **watched, **limits)
 
     def announce(ready: Ready) -> None:
-        if not settings.loopback and settings.token is None:
+        if not is_loopback(settings.host) and settings.token is None:
             log.warning("anyone who reaches %s can send requests; --token-file requires a token", settings.host)
         if options.json:
             print_json(ready)

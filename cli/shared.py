@@ -13,7 +13,6 @@ from typing import Any
 
 from ..bundle.progress_checkpoint import DESCRIPTION
 from ..data.data_options import DataOptions
-from ..data.data_sources import check_named
 from ..errors import InputError
 from .command_options import Command, Target, count, positive
 from .terminal import progress
@@ -65,12 +64,6 @@ def _data_options(text: str) -> dict[str, Any]:
             raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, with one of the names {', '.join(names)}")
         result[name] = count(value) if name == "examples" else positive(value) if name == "batch_size" else value
     return result
-
-
-def check_data(data: str | None) -> None:
-    """Reject data that do not exist, even if they are not needed."""
-    if data is not None:
-        check_named(data)
 
 
 def prompts(command: Command) -> None:

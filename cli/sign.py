@@ -13,16 +13,13 @@ EXAMPLE = "hydrant sign out/ --key private.pem"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, sign)
-    command.take(sign, "key", metavar="FILE")
+    command.take(sign, "key")
     command.heading("advanced")
-    command.take(sign, "certificate", metavar="FILE")
-    command.take(sign, "chain", metavar="FILE")
+    command.take_all(sign, "certificate", "chain")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sign and print the path of the signature."""
     place = call(sign, options)
     show(options, {"signature": str(place)}, f"wrote {place}; check it with --trust and the public key")
     return 0

@@ -43,17 +43,23 @@ def logged(
         yield step
 
 
-def show(options: argparse.Namespace, facts: Any, text: str) -> None:
-    """Print a command's result: with ``--json`` the facts, otherwise the text."""
+def show(options: argparse.Namespace, facts: Any, text: str, output: Path | None = None) -> None:
+    """Print a command's result: with ``--json`` the facts, otherwise the text.
+
+    If the command also wrote ``output``, and that may be standard output, the text goes to standard error.
+    """
     if options.json:
         print_json(facts)
+    elif output is not None and destination(output) is None:
+        print(plain(text), file=sys.stderr)
     else:
-        print_text(text)
+        with _answer():
+            print(plain(text))
 
 
-def aligned(lines: Iterable[tuple[str, str]]) -> list[str]:
-    """Format titles and texts as two columns."""
-    return [f"{title:<14}{text}" for title, text in lines]
+def aligned(lines: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Format titles and texts as two columns, without the absent texts."""
+    return [f"{title:<14}{text}" for title, text in lines if text is not None]
 
 
 def plain(text: str) -> str:
@@ -69,24 +75,10 @@ class PlainFormatter(logging.Formatter):
         return plain(super().format(record))
 
 
-def print_text(text: str) -> None:
-    """Print lines on standard output."""
+def print_json(facts: Any) -> None:
+    """Print a JSON object on standard output, always in UTF-8."""
     with _answer():
-        print(plain(text))
-
-
-def print_beside(output: Path, text: str) -> None:
-    """Print a message about ``output``; if that may be standard output, on standard error."""
-    if destination(output) is None:
-        print(plain(text), file=sys.stderr)
-    else:
-        print_text(text)
-
-
-def print_json(*facts: Any) -> None:
-    """Print JSON objects on standard output, one a line, always in UTF-8."""
-    with _answer():
-        sys.stdout.buffer.write(b"".join(map(json_line, facts)))
+        sys.stdout.buffer.write(json_line(facts))
 
 
 @contextmanager

@@ -13,22 +13,18 @@ EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --vers
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, triton_repository)
     command.take(triton_repository, "output", "-o", "--output", metavar="FOLDER")
     command.heading("common")
-    command.take(triton_repository, "device")
-    command.take(triton_repository, "name")
-    command.take(triton_repository, "version", type=positive, metavar="N")
+    command.take_all(triton_repository, "device", "name")
+    command.take(triton_repository, "version", type=positive)
     command.take(triton_repository, "force")
     command.heading("advanced")
-    command.take(TritonSettings, "precision")
-    command.take(TritonSettings, "graph_backend")
-    command.take(TritonSettings, "max_batch", type=positive, metavar="N")
+    command.take_all(TritonSettings, "precision", "graph_backend")
+    command.take(TritonSettings, "max_batch", type=positive)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the repository and print its contents."""
     model = call(triton_repository, options, settings=call(TritonSettings, options))
     show(options, model.to_json(), triton_text(model))
     return 0

@@ -14,10 +14,9 @@ EXAMPLE = "hydrant verify out/ --backend onnxruntime --data validation.csv"
 
 
 def arguments(command: Command) -> None:
-    """Define the options."""
     shared.bundle(command, verify)
     command.heading("common")
-    command.take(verify, "data", metavar="FILE")
+    command.take(verify, "data")
     shared.backend(command, verify)
     command.heading("advanced")
     shared.data_options(command)
@@ -27,7 +26,6 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare and print the gates."""
     report = call(verify, options, reading=shared.read_options(options))
     show(options, report.to_json(), verify_text(report))
     return 0 if report.passed else 1

@@ -53,19 +53,16 @@ class Examples:
         labels = None if self.labels is None else np.asarray(self.labels)[places]
         return Examples([self.inputs[place] for place in places], labels, self.source)
 
-    def given_labels(self) -> Any:
-        """Labels in a form that :func:`read_examples` accepts: tags without padding."""
-        if self.labels is None or not are_tags(self.labels):
-            return self.labels
-        return [row[: units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
-
     def __len__(self) -> int:
         return len(self.inputs)
 
 
 def random_parts(examples: Examples, count: int, seed: int, task: str = "classification") -> list[Examples]:
     """Split examples at random into parts of nearly equal size; each part keeps the order of the data."""
-    groups = _rankings(examples.inputs) if task == "score" else {}
+    groups: dict[str, list[int]] = {}  # places of pairs by their first texts
+    if task == "score" and all(map(is_pair, examples.inputs)):
+        for place, item in enumerate(examples.inputs):
+            groups.setdefault(item[0], []).append(place)
     if 0 < len(groups) < len(examples):
         order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
         places = list(groups.values())
@@ -76,14 +73,6 @@ def random_parts(examples: Examples, count: int, seed: int, task: str = "classif
             return [examples.take(np.array(part)) for part in splits]
     order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
     return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
-
-
-def _rankings(inputs: Sequence[Any]) -> dict[str, list[int]]:
-    """Places of pairs by their first texts; empty for other inputs."""
-    rankings: dict[str, list[int]] = {}
-    for place, item in enumerate(inputs if all(map(is_pair, inputs)) else ()):
-        rankings.setdefault(item[0], []).append(place)
-    return rankings
 
 
 def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
@@ -173,7 +162,10 @@ def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", column_rows(only_split(data), input_keys(columns))
     if isinstance(data, Examples):
-        data, source = (list(data.inputs), data.given_labels()), data.source
+        labels: Any = data.labels
+        if labels is not None and are_tags(labels):  # without padding
+            labels = [row[: units(item)].tolist() for item, row in zip(data.inputs, labels, strict=True)]
+        data, source = (list(data.inputs), labels), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = _inputs(data[0], columns), _labels(data[1])
         if labels is not None and len(inputs) != len(labels):

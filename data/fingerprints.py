@@ -47,12 +47,9 @@ class Fingerprint:
     def to_json(self) -> dict[str, Any]:
         """The lowest hashes as a JSON object, with a digest of all."""
         stored = b"".join(number.to_bytes(BYTES, "big") for number in self.hashes)
-        return {
-            "complete": self.complete and len(self.hashes) <= LOWEST,
-            "sha256": hashlib.sha256(stored).hexdigest(),
-            "lowest": base64.b64encode(stored[: BYTES * LOWEST]).decode(),
-            **({} if self.pairs is None else {"pairs": self.pairs}),
-        }
+        lowest, digest = base64.b64encode(stored[: BYTES * LOWEST]).decode(), hashlib.sha256(stored).hexdigest()
+        facts = {"complete": self.complete and len(self.hashes) <= LOWEST, "sha256": digest, "lowest": lowest}
+        return facts if self.pairs is None else {**facts, "pairs": self.pairs}
 
     @classmethod
     def from_json(cls, data: Any) -> Fingerprint | None:

@@ -36,11 +36,6 @@ def convert(value: Any, kind: type[T], file: Path | str, raises: type[HydrantErr
         raise raises(f"{file}: {error}") from None
 
 
-def encode(value: Any) -> bytes:
-    """JSON text of a spec, indented by two spaces."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2)
-
-
 def processor_settings(folder: Path, kind: type[T], name: str = "preprocessor_config.json") -> T:
     """Read the settings that transformers saved for a tokenizer, image processor or feature extractor."""
     file = folder / name

@@ -131,10 +131,9 @@ class TextProcessor:
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
-            raise InputError(
-                f"input {index} does not fit into {self.max_tokens} tokens, the limit of the model or of max_length: "
-                "special tokens and one token of each text need more; raise max_length, or give no pair"
-            )
+            wrong = f"input {index} does not fit into {self.max_tokens} tokens, the limit of the model or of max_length"
+            why = "special tokens and one token of each text need more; raise max_length, or give no pair"
+            raise InputError(f"{wrong}: {why}")
         dropped = set()
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
             places = [place for place, owner in enumerate(belongs) if owner == text]

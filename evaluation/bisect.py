@@ -69,7 +69,7 @@ def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Seque
 def _values(architecture: Architecture) -> list[str]:
     """Return the names of the compared values in the order of computation."""
     end = "" if architecture.pre_norm else ".mlp_norm"
-    first = "embeddings.norm" if architecture.embedding_norm else "embeddings"
+    first = "embeddings.norm" if architecture.modality == "text" or architecture.patch_norm else "embeddings"
     first = "embeddings.projection" if architecture.embedding_width else first
     layers = range(architecture.layers)
     return [first, *(f"layers.{i}{part}" for i in layers for part in (".attention", ".mlp.down", end))]

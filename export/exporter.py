@@ -31,7 +31,6 @@ from .rewrites import left_out, rewrite, unfit
 from .task_heads import TEMPERATURE
 
 log = logging.getLogger(__name__)
-
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)  # files that may hold a calibration
 TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 
@@ -42,8 +41,11 @@ def exported(bundle: Bundle | str | Path, precision: Precision, form: GraphForm,
     check_choice("precision", precision, PRECISIONS)
     bundle = resolve(bundle)
     inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
-    if precision == "int8" and data is None:
-        raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
+    if precision == "int8":
+        if data is None:
+            raise InputError("INT8 needs real inputs for calibration and checks; pass data=… (--data)")
+        # one half calibrates, the other half checks
+        inputs |= {"examples": inputs["examples"] and 2 * inputs["examples"], "sizes": (BATCH,)}
     described = bundle.any_architecture()
     if data is not None and (precision == "fp32" or (precision == "bf16" and described.is_declared)):
         raise InputError(f"{precision.upper()} needs no data (only FP16 and INT8 do); omit --data")
@@ -66,11 +68,9 @@ def exported(bundle: Bundle | str | Path, precision: Precision, form: GraphForm,
     lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     with_distance(model, architecture, Density.of(bundle))
-    if precision == "int8":  # one half calibrates, the other half checks
-        inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
+    if precision == "int8":
         nodes = products(model, architecture.layers - (1 if architecture.first_token_only else 0))
-        prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
-        quantised = search(model, nodes, *prepared, progress)
+        quantised = search(model, nodes, *model_inputs(bundle.processor(), architecture, **inputs), progress)
         model = quantised.model
     path = _write(bundle, model, precision)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
@@ -104,9 +104,8 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
 
     islands = quantised = None
     try:
-        if precision == "int8":  # one half calibrates, the other half checks
-            inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
-            prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
+        if precision == "int8":
+            prepared = model_inputs(bundle.processor(), architecture, **inputs)
             separate_additions(network)
             quantised = search(finish(network), linear_products(network, LOGITS), *prepared, progress)
             model = quantised.model

@@ -102,12 +102,7 @@ class Graph:
         )
         graph = helper.make_graph([], name, reads, gives)
         self.add_to(graph)
-        model = helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", opset)],
-            ir_version=IR_VERSION,
-            producer_name="hydrant",
-            producer_version=__version__,
-        )
+        facts = {"producer_name": "hydrant", "producer_version": __version__, "ir_version": IR_VERSION}
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], **facts)
         helper.set_model_props(model, dict(sorted(metadata.items())))
         return model

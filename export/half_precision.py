@@ -20,9 +20,7 @@ FLOAT_OPERATORS = {
     *("ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp", "LpNormalization", "InstanceNormalization"),
     *("GroupNormalization", "BatchNormalization", "Resize", "DFT", "STFT"),
     *("SplitToSequence", "SequenceAt", "SequenceConstruct", "ConcatFromSequence"),
-}
-"""Operators in float32: sums of many terms, functions that amplify rounding, those without a half-precision form."""
-
+}  # operators in float32: sums of many terms, functions that amplify rounding, those without a half-precision form
 NORMS = FLOAT_OPERATORS | {"LayerNormalization"}
 LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice", "Concat", "Pad", "Expand", "Flatten"}
 MASKING = {"Where", "Add", "Sub", "Mul"}  # operators that hide positions from a softmax

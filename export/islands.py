@@ -19,8 +19,7 @@ LIMITS = {
     "sum": (512.0, "sum of the stream reaches {:.3g}, above 512"),  # spacing 0.5: larger sums lose small activations
     "scores": (128.0, "attention scores reach {:.3g}, above 128"),  # spacing 1/8: too coarse for the softmax
     "value": (LARGEST / 4, "reaches {:.3g}; FP16 ends at 65504"),  # other inputs may exceed measured maxima
-}
-"""Role of a value → its largest measured magnitude in FP16, and the reason for an island beyond it."""
+}  # role of a value → its largest measured magnitude in FP16, and the reason for an island beyond it
 BF16_SUM = "sum of the stream: BF16 has 8 bits of mantissa"
 
 

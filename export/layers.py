@@ -130,7 +130,7 @@ def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream)
     if context.architecture.gated_mlp:
         hidden = _gated(context, kind, hidden, name)
     else:
-        hidden = replace(hidden, name=activation(context, kind, hidden.name, name))
+        hidden = replace(hidden, name=activation(context, kind, hidden.name, f"{name}.mlp.activation"))
     hidden = context.widened(hidden) if wide else hidden
     with context.graph.wide(hidden.wide):
         return lowering.linear(context, f"{name}.mlp.down", part.down, hidden)
@@ -142,13 +142,13 @@ def _gated(context: Context, kind: str, x: Stream, name: str) -> Stream:
     x = context.widened(x) if context.is_wide(own) else x
     with context.graph.wide(x.wide):
         inner, gate = context.graph.nodes("Split", [x.name], [f"{own}.inner", f"{own}.gate"], axis=-1, num_outputs=2)
-        inner = activation(context, kind, inner, name)
+        inner = activation(context, kind, inner, f"{name}.mlp.activation")
         return replace(x, name=context.graph.node("Mul", [inner, gate], own))
 
 
 def activation(context: Context, kind: str, x: str, name: str) -> str:
-    """The MLP's activation function."""
-    graph, name = context.graph, f"{name}.mlp.activation"
+    """An activation function."""
+    graph = context.graph
     if kind in ("gelu", "gelu_tanh"):
         return graph.node("Gelu", [x], name, approximate="tanh" if kind == "gelu_tanh" else "none")
     if kind == "relu":

@@ -12,7 +12,7 @@ from ..bundle.architecture import Architecture
 from . import grouped_lowering, unrolled_lowering
 from .context import Context, Stream
 from .fused_blocks import Blocks, Linear
-from .layers import Lowering, affine_norm, layer, pooled_tokens
+from .layers import Lowering, activation, affine_norm, layer, pooled_tokens
 from .task_heads import task_head, task_inputs, task_outputs
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}  # GPUs, CPUs
@@ -207,6 +207,4 @@ def _pooled(context: Context, x: str) -> str:
     if pooling == "unit":
         norm = graph.node("ReduceL2", [x, graph.constant([-1])], "pooled.norm", keepdims=1)
         return graph.node("Div", [x, norm], "pooled")
-    if pooling == "gelu":
-        return graph.node("Gelu", [x], "pooled", approximate="none")
-    return graph.node({"tanh": "Tanh", "relu": "Relu"}[pooling], [x], "pooled")
+    return graph.node("Tanh", [x], "pooled") if pooling == "tanh" else activation(context, pooling, x, "pooled")

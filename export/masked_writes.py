@@ -6,10 +6,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 
-def replace_masked_writes(model: ir.Model) -> int:
-    """Replace ScatterND by Where if one number is written; return the number of replaced operators."""
+def replace_masked_writes(model: ir.Model) -> None:
+    """Replace ScatterND by Where if one number is written."""
     common.ShapeInferencePass()(model)
-    replaced = 0
     for node in list(model.graph):
         data, places, written = node.inputs if node.op_type == "ScatterND" and not node.attributes else [None] * 3
         mask, number = _mask(places), _number(written)
@@ -19,9 +18,7 @@ def replace_masked_writes(model: ir.Model) -> int:
             where = ir.node("Where", [mask, number, data])
             model.graph.insert_before(node, where)
             node.outputs[0].replace_all_uses_with(where.outputs[0])
-            replaced += 1
     common.RemoveUnusedNodesPass()(model)
-    return replaced
 
 
 def _mask(places: ir.Value | None) -> ir.Value | None:

@@ -215,12 +215,8 @@ def _shared_attention(attention: Attention) -> Attention:
     alike = all(np.array_equal(attention.output[0], other) for other in attention.output[1:])
     if len(attention.heads) > 1 and not alike and all(len(projection.weight) > 1 for projection in projections):
         return attention
-    return replace(
-        attention,
-        heads=(Heads(*projections),),
-        output=attention.output[: 1 if alike else None],
-        output_update=_shared(attention.output_update),
-    )
+    output, update = attention.output[: 1 if alike else None], _shared(attention.output_update)
+    return replace(attention, heads=(Heads(*projections),), output=output, output_update=update)
 
 
 def _joined(heads: Collection[Heads], axis: int) -> Heads:

@@ -13,9 +13,8 @@ from ..tasks import HIGHEST, LOGITS, PER_CLASS, TASKS, ScoreActivation
 from .graph import FLOAT, INT64, Graph
 
 Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
-TEMPERATURE = (
-    "const.temperature"  # initializer [1], or [C] for multi-label, that divides the logits; set by calibration
-)
+# Initializer [1], or [C] for multi-label, that divides the logits; set by calibration.
+TEMPERATURE = "const.temperature"
 
 
 def task_head(graph: Graph, logits: str, streams: int, members: int, architecture: AnyArchitecture,

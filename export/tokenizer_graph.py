@@ -38,27 +38,19 @@ class Frame:
     types: tuple[int, int]
 
 
-def frame_of(tokenizer: Any) -> Frame:
-    """Special tokens that a tokenizer adds around texts."""
-    with tokenizing(
-        "the tokenizer fails on the text 'a' or a pair of it; use the tokenizer.json from the model's training"
-    ):
+def frame_of(tokenizer: Any, typed: bool) -> Frame:
+    """Special tokens that a tokenizer adds around texts; each token has type 0 unless ``typed``."""
+    with tokenizing("the tokenizer.json fails on the text 'a' or a pair of it; use that of the model's training"):
         single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
-    one, two = _parts(single, 1), _parts(pair, 2)
+    one, two = _parts(single, 1, typed), _parts(pair, 2, typed)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
     if one[0] != two[0] or types[0] != types[1]:
         raise InputError("this tokenizer starts a pair differently than a text; pass token ids to the C++ runner")
-    return Frame(one[0], two[1], one[1], two[2], (types[0], pair.type_ids[pair.sequence_ids.index(1)]))
+    second = pair.type_ids[pair.sequence_ids.index(1)]
+    return Frame(one[0], two[1], one[1], two[2], (types[0], second) if typed else (0, 0))
 
 
-def untyped(frame: Frame) -> Frame:
-    """Frame with type 0 for every token."""
-    parts = (frame.before, frame.between, frame.after, frame.after_pair)
-    before, between, after, after_pair = ((ids, [0] * len(ids)) for ids, _ in parts)
-    return Frame(before, between, after, after_pair, (0, 0))
-
-
-def _parts(encoding: Any, texts: int) -> list[Special]:
+def _parts(encoding: Any, texts: int, typed: bool) -> list[Special]:
     """The special tokens before, between and after the texts."""
     parts: list[Special] = [([], []) for _ in range(texts + 1)]
     place = 0
@@ -67,7 +59,7 @@ def _parts(encoding: Any, texts: int) -> list[Special]:
             place = owner + 1
         else:
             parts[place][0].append(token)
-            parts[place][1].append(kind)
+            parts[place][1].append(kind if typed else 0)
     return parts
 
 
@@ -145,8 +137,7 @@ def tokenizer_graph(
     tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool, tags: bool
 ) -> onnx.ModelProto:
     """Graph of a tokenizer; for token classification (``tags``) of a WordPiece tokenizer."""
-    frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
-    graph = TextGraph()
+    frame, graph = frame_of(tokenizer, typed), TextGraph()
     tokens, counts = (_of_words if tags else _of_texts)(graph, tokenizer, frame, max_tokens, side)
     ones = graph.repeated(1, graph.node("Shape", tokens["input_ids"]))
     outputs = {"input_ids": tokens["input_ids"], "attention_mask": ones, **tokens}
@@ -205,13 +196,9 @@ def _of_texts(graph: TextGraph, tokenizer: Any, frame: Frame, max_tokens: int, s
 
 def _model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
     """ONNX model of a graph with input ``text``."""
-    onnx_graph = helper.make_graph(
-        graph.nodes,
-        "tokenizer",
-        [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])],
-        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in outputs.items()],
-        graph.constants,
-    )
+    reads = [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])]
+    gives = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in outputs.items()]
+    onnx_graph = helper.make_graph(graph.nodes, "tokenizer", reads, gives, graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(onnx_graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hydrant")
     helper.set_model_props(model, dict(facts))

@@ -12,7 +12,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from .onnx_file import open_file
 from .task_heads import task_head, task_inputs, task_outputs
 
 log = logging.getLogger(__name__)
-
 OPSET = 20
 FOLDED = 2**20  # elements of the largest folded constant: tables of relative positions, whose attention then fuses
 LOGITS = "member_logits"  # value [M, B, C] of the graph; for tokens [M, B, T, C]
@@ -191,7 +189,10 @@ def _joined(parts: Sequence[tuple[tuple[onnx.ModelProto, Mapping[str, Any]], lis
                     weights[name] = _contiguous(tensor)
                     graph.initializer.append(entry)
                     graph.initializer[-1].name = name
-            outputs[member] = _add(graph, proto, names, f"m{member}.")
+            graph.node.extend(proto.graph.node)  # copies
+            for node in graph.node[-len(proto.graph.node) :]:
+                _rename(node, names, f"m{member}.")
+            outputs[member] = [names.get(output.name, f"m{member}.{output.name}") for output in proto.graph.output]
     added_nodes, each = Graph(), architecture.every_token
     order = [outputs[member] for member in range(len(members))]
     wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
@@ -235,15 +236,6 @@ def _contiguous(tensor: Any) -> Any:
     return tensor if array.flags.c_contiguous else ir.Tensor(np.ascontiguousarray(array))
 
 
-def _add(graph: onnx.GraphProto, proto: onnx.ModelProto, names: Mapping[str, str], prefix: str) -> list[str]:
-    """Add a member's nodes under a prefix; return the names of its logits and vectors."""
-    for node in proto.graph.node:
-        copied = graph.node.add()
-        copied.CopyFrom(node)
-        _rename(copied, names, prefix)
-    return [names.get(output.name, f"{prefix}{output.name}") for output in proto.graph.output]
-
-
 def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
     """Prefix the values of a node and of its subgraphs."""
 
@@ -253,16 +245,11 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
     node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
     node.name = node.doc_string = ""
     del node.metadata_props[:]
-    for inner in _graphs_within(node):
+    for inner in [graph for each in node.attribute for graph in ([each.g] if each.HasField("g") else each.graphs)]:
         for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
             entry.name = named(entry.name)
         for part in inner.node:
             _rename(part, names, prefix)
-
-
-def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    attributes = node.attribute
-    return [inner for each in attributes for inner in ([each.g] if each.HasField("g") else each.graphs)]
 
 
 def _simplified(model: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
@@ -335,8 +322,11 @@ def _transpose(graph: Any) -> None:
         if weight.is_initializer() and weight.shape is not None and weight.shape.rank() == 2:
             name, kind = f"{weight.name}.transposed", weight.dtype
             shape = ir.Shape([weight.shape[1], weight.shape[0]])
-            compute = partial(_transposed, weight.const_value)
-            tensor = ir.LazyTensor(compute, dtype=kind, shape=shape, name=name)
+
+            def transposed(stored: Any = weight.const_value) -> Any:
+                return ir.Tensor(np.ascontiguousarray(stored.numpy().T))
+
+            tensor = ir.LazyTensor(transposed, dtype=kind, shape=shape, name=name)
             value = ir.Value(name=name, type=ir.TensorType(kind), shape=shape, const_value=tensor)
             matrix = graph.initializers.setdefault(name, value)
             if gemm:
@@ -345,12 +335,6 @@ def _transpose(graph: Any) -> None:
             else:
                 node.outputs[0].replace_all_uses_with(matrix)
                 graph.remove(node, safe=True)
-
-
-def _transposed(tensor: Any) -> Any:
-    import onnx_ir as ir
-
-    return ir.Tensor(np.ascontiguousarray(tensor.numpy().T))
 
 
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:

@@ -79,11 +79,9 @@ def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
     """Character class of RE2, without surrogates."""
-    parts = [
-        part
-        for first, last in ranges
-        for part in ([(first, 0xD7FF), (0xE000, last)] if first < 0xD800 <= last else [(first, last)])
-    ]
+    parts: list[tuple[int, int]] = []
+    for first, last in ranges:
+        parts += [(first, 0xD7FF), (0xE000, last)] if first < 0xD800 <= last else [(first, last)]
     return "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in parts) + "]"
 
 

@@ -46,14 +46,10 @@ def _architecture(config: Any, position_padding: int | None = None, pooling: Poo
     )  # fmt: skip
 
 
-def _padded(config: Any) -> Architecture:
-    return _architecture(config, position_padding=config.pad_token_id)
-
-
 HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 PROJECTED = {**HEAD, "embeddings.projection": "electra.embeddings_project"}
 BERT = _layout("bert", "Bert", _architecture, pooler="bert.pooler.dense", classifier="classifier")
-ROBERTA = _layout("roberta", "Roberta", _padded, **HEAD)
+ROBERTA = _layout("roberta", "Roberta", lambda config: _architecture(config, config.pad_token_id), **HEAD)
 XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
 CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
 ELECTRA = _layout("electra", "Electra", lambda config: _architecture(config, pooling="gelu"), **PROJECTED)

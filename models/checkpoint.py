@@ -97,10 +97,8 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
     if prefix:
         log.warning("checkpoint %s: the prefix %s of all tensors was removed", name, prefix)
     if info["unexpected_keys"]:
-        log.warning(
-            "checkpoint %s has tensors that %s does not use: %s; check num_hidden_layers and architectures in config",
-            name, class_name, listing(sorted(info["unexpected_keys"])),
-        )  # fmt: skip
+        unused = f"{listing(sorted(info['unexpected_keys']))}; check num_hidden_layers and architectures in config"
+        log.warning("checkpoint %s has tensors that %s does not use: %s", name, class_name, unused)
     _fit(model, name, class_name)
     return model.eval()
 

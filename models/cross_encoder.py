@@ -29,8 +29,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "modality_config.text.method_output_name": ("logits", ["logits"]),
     "processing_kwargs.text.truncation": (True, "longest_first"),
     "processing_kwargs.text.padding": (True, "longest", "max_length"),
-}
-"""Other settings of the module → the values that leave tokens and logits unchanged."""
+}  # other settings of the module → the values that leave tokens and logits unchanged
 
 
 def with_activation(config: Any, source: str | Path) -> Any:

@@ -32,13 +32,10 @@ def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, poole
         arch = arch if pooler else replace(arch, pooling="none")
         return arch if dropout is None else replace(arch, classifier_dropout=dropout(config))
 
-    names = {key: name for key, name in layout.other_names.items() if pooler or not key.startswith("pooler.")}
-    return replace(
-        layout,
-        model_class=layout.model_class.removesuffix("ForSequenceClassification") + "ForTokenClassification",
-        other_names={**names, **linear("classifier", "classifier")},
-        architecture=architecture,
-    )
+    kept = {key: name for key, name in layout.other_names.items() if pooler or not key.startswith("pooler.")}
+    names, encoder = kept | linear("classifier", "classifier"), layout.model_class.partition("For")[0]
+    model_class = f"{encoder}ForTokenClassification"
+    return replace(layout, model_class=model_class, other_names=names, architecture=architecture)
 
 
 TOKEN_LAYOUTS = (

@@ -16,8 +16,7 @@ from ..errors import InputError, check_whole, cut
 from .graph_counts import attention, parameters, products
 from .weight_sharing import Forms, Sharing
 
-OPERATIONS_PER_BYTE = 10
-"""Operations in the time of moving a byte, typical of CPUs and GPUs in float32; decides the form of updates."""
+OPERATIONS_PER_BYTE = 10  # operations in the time of moving a byte, on CPUs and GPUs; decides the form of updates
 
 
 @dataclass(frozen=True)

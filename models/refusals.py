@@ -23,16 +23,14 @@ WRAPPERS = {
     "OptimizedModule": "pass the uncompiled model, model._orig_mod",
     "PeftModelForSequenceClassification": MERGE,
     "PeftModelForTokenClassification": "give model.merge_and_unload()",
-}
-"""Classes that wrap a model → the model to pass instead."""
+}  # classes that wrap a model → the model to pass instead
 
 REWRITTEN = {
     ("base_layer.", "original_module."): f"it has an adapter of PEFT: {MERGE}",
     ("parametrizations.", "weight_g"): "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations",
     ("weight_mask",): "it is under a mask of torch.nn.utils.prune: call prune.remove",
     ("_packed_params", "qweight"): "it is quantised: pass the floating-point model",
-}
-"""Beginnings of names below a module without a weight → the cause, and the fix."""
+}  # beginnings of names below a module without a weight → the cause, and the fix
 
 
 def siblings(name: str, declared: Sequence[str]) -> list[str]:
@@ -78,8 +76,7 @@ CONVERT = (
     "import sys, pathlib, torch; from safetensors.torch import save_file; folder = pathlib.Path(sys.argv[1]); "
     'save_file({name: tensor.clone().contiguous() for file in folder.glob("pytorch_model*.bin") for name, tensor in '
     'torch.load(file, map_location="cpu", weights_only=True).items()}, folder / "model.safetensors", {"format": "pt"})'
-)
-"""Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code from them."""
+)  # Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code from them
 
 
 def check_pulled(folder: Path) -> None:

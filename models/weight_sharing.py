@@ -8,8 +8,7 @@ from typing import Any
 from ..bundle.architecture import PROJECTIONS, Architecture, part_of
 from ..bundle.head_plan import HeadPlan
 
-Forms = Mapping[str, Mapping[str, Any]]
-"""Module that adapters change → the ``rank`` of the updates, and whether they stay ``low_rank``."""
+Forms = Mapping[str, Mapping[str, Any]]  # module that adapters change → ``rank`` of the updates, and ``low_rank``
 
 
 class Sharing:

@@ -13,18 +13,13 @@ import numpy as np
 from ..errors import cut, listing
 from .http_refusals import ServeError, convert_fields
 
-_ARRAYS: dict[str, type] = {
-    "BOOL": np.bool_,
-    **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}").type for sign in ("U", "") for bits in (8, 16, 32, 64)},
-    "FP16": np.float16,
-    "BF16": np.float32,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "BYTES": np.object_,
-}
-"""Datatype → NumPy type; BFloat16 is stored as float32."""
-
-DATATYPES = tuple(_ARRAYS)
+_KINDS = {
+    "BOOL": "bool",
+    **{f"{kind.upper()}{bits}": f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)},
+    "FP16": "float16", "BF16": "float32", "FP32": "float32", "FP64": "float64", "BYTES": "object",
+}  # fmt: skip
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(kind) for name, kind in _KINDS.items()}
+"""Datatype → type of a tensor's data; BFloat16 is stored as float32."""
 
 _JSON_TYPES: dict[str, Any] = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
 
@@ -36,22 +31,17 @@ _LENGTH = struct.Struct("<I")  # before every element of BYTES in binary form
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array of the dtype :func:`dtype_of`; BYTES is an object array of ``bytes``."""
+    """A named array of the dtype in :data:`DTYPES`; BYTES is an object array of ``bytes``."""
 
     name: str
     datatype: str
     data: np.ndarray
 
 
-def dtype_of(datatype: str) -> np.dtype[Any]:
-    """The dtype of a tensor's data."""
-    return np.dtype(_ARRAYS[datatype])
-
-
 def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a tensor; raises 400 for an invalid datatype or shape."""
-    if datatype not in _ARRAYS:
-        raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
+    if datatype not in DTYPES:
+        raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DTYPES, 20)}")
     if any(size < 0 for size in shape):
         raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
     most = MAX_OBJECTS if datatype == "BYTES" else MAX_ELEMENTS
@@ -66,7 +56,7 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
     count = math.prod(shape)
     if datatype == "BYTES":
         return object_array(_elements(what, count, raw), shape)
-    width = 2 if datatype == "BF16" else dtype_of(datatype).itemsize
+    width = 2 if datatype == "BF16" else DTYPES[datatype].itemsize
     if len(raw) != count * width:
         raise ServeError(400, f"{what} has {len(raw)} bytes; expected {count * width} for {datatype} {list(shape)}")
     if datatype == "BF16":
@@ -77,7 +67,7 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
         if values.size and values.max() > 1:
             raise ServeError(400, f"{what} has a byte of value {values.max()}; expected 0 or 1 for BOOL")
         return values.astype(np.bool_).reshape(shape)
-    return np.frombuffer(raw, dtype_of(datatype).newbyteorder("<")).astype(dtype_of(datatype)).reshape(shape)
+    return np.frombuffer(raw, DTYPES[datatype].newbyteorder("<")).astype(DTYPES[datatype]).reshape(shape)
 
 
 def to_bytes(tensor: Tensor) -> bytes:
@@ -86,7 +76,7 @@ def to_bytes(tensor: Tensor) -> bytes:
         return b"".join(part for item in tensor.data.ravel() for part in (_LENGTH.pack(len(item)), item))
     if tensor.datatype == "BF16":
         return _upper_halves(tensor.data).tobytes()
-    dtype = dtype_of(tensor.datatype)
+    dtype = DTYPES[tensor.datatype]
     return np.ascontiguousarray(tensor.data, dtype.newbyteorder("<")).tobytes()
 
 
@@ -99,7 +89,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
             raise ServeError(400, f"{what} has lists of shape {list(nested.shape)}; {expected}")
         values = nested.ravel().tolist()
     check_values(what, shape, values)
-    dtype = dtype_of(datatype)
+    dtype = DTYPES[datatype]
     values = convert_fields(values, _JSON_TYPES[dtype.kind], what)
     if datatype == "BYTES":
         return object_array([text.encode() for text in values], shape)

@@ -18,21 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import HydrantError, InputError, cut, listing, require
-from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from . import oip
+from .datatypes import DTYPES, Tensor, check_values, checked_head, from_bytes, from_values, object_array, to_bytes
 from .http_refusals import ServeError, convert_fields, refusal
 from .middleware import check_token
 from .observers import Served
-from .oip import (
-    InferRequest,
-    LoadParameters,
-    UnloadParameters,
-    check_parameters,
-    infer_request,
-    inputs_of,
-    model_metadata,
-    outputs_of,
-    server_metadata,
-)
 from .predict_routes import observed
 from .service import Service
 
@@ -144,7 +134,7 @@ def _add_field(message: Any, kind: str, of: str, name: str, number: int) -> None
         field.oneof_index = 0
 
 
-def read_message(message: Any) -> InferRequest:
+def read_message(message: Any) -> oip.InferRequest:
     """The request in a ``ModelInferRequest``."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -152,10 +142,10 @@ def read_message(message: Any) -> InferRequest:
         raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {count} inputs; expected one each")
     inputs = [_tensor(tensor, raw[place] if raw else None) for place, tensor in enumerate(message.inputs)]
     outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
-    return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
+    return oip.infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
 
 
-def fill_message(message: Any, served: Served, request: InferRequest, tensors: Sequence[Tensor]) -> Any:
+def fill_message(message: Any, served: Served, request: oip.InferRequest, tensors: Sequence[Tensor]) -> Any:
     """Write an answer into a ``ModelInferResponse``, its data as ``raw_output_contents``."""
     message.model_name, message.model_version, message.id = served.name, served.version, request.id or ""
     for tensor in tensors:
@@ -172,7 +162,7 @@ def parameters_of(messages: Mapping[str, Any]) -> dict[str, Any]:
 def _tensor(message: Any, raw: bytes | None) -> Tensor:
     """One input, from raw or typed contents."""
     what, datatype = f"input {cut(message.name)}", message.datatype
-    check_parameters(what, parameters_of(message.parameters))
+    oip.check_parameters(what, parameters_of(message.parameters))
     shape = checked_head(what, datatype, message.shape)
     filled = [field.name for field, _ in message.contents.ListFields()]
     if raw is not None:
@@ -188,12 +178,12 @@ def _tensor(message: Any, raw: bytes | None) -> Tensor:
     if datatype not in ("BYTES", "FP32", "FP64"):  # these may be any bytes, or NaN
         return Tensor(message.name, datatype, from_values(what, datatype, shape, values))
     check_values(what, shape, values)
-    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
+    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, DTYPES[datatype]).reshape(shape)
     return Tensor(message.name, datatype, array)
 
 
-Handler = Callable[[Any, Any], Awaitable[Any]]
-"""Answers the message of a call with the response or its fields."""
+Handler = Callable[[Any, Any], Any]
+"""Answers the message of a call with the response or its fields, perhaps awaited."""
 
 
 class GrpcFront:
@@ -218,9 +208,9 @@ class GrpcFront:
         ]
         server = aio.server(options=options)
         methods: dict[str, Handler] = {
-            "ServerLive": _fields(lambda: {"live": True}),
-            "ServerReady": _fields(lambda: {"ready": self._service.ready}),
-            "ServerMetadata": _fields(server_metadata),
+            "ServerLive": lambda *_: {"live": True},
+            "ServerReady": lambda *_: {"ready": self._service.ready},
+            "ServerMetadata": lambda *_: oip.server_metadata(),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._infer,
@@ -235,9 +225,8 @@ class GrpcFront:
                 for method, handler in handlers.items()
             }
             server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(name, streams),))
-        place = (
-            f"{f'[{settings.host}]' if ':' in settings.host.strip('[]') else settings.host}:{settings.grpc_port or 0}"
-        )
+        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
+        place = f"{host}:{settings.grpc_port or 0}"
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 port = int(server.add_insecure_port(place))
@@ -281,7 +270,8 @@ class GrpcFront:
                 size = len(raw)
                 admission.held_bytes += size
                 admission.check_bodies(size)
-                answer = await handler(_parsed(request_class, raw), call)
+                answer = handler(_parsed(request_class, raw), call)
+                answer = await answer if isinstance(answer, Awaitable) else answer
                 return (response_class(**answer) if isinstance(answer, dict) else answer).SerializeToString()
             except Exception as error:
                 refused = refusal(error)
@@ -298,7 +288,7 @@ class GrpcFront:
 
         return answered
 
-    async def _check(self, message: Any, _: Any) -> Any:
+    def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
             raise ServeError(404, f"no service is called {cut(message.service)}; expected {SERVICE}")
         return {"status": 1 if self._service.ready else 2}  # SERVING, NOT_SERVING
@@ -313,7 +303,7 @@ class GrpcFront:
 
     async def _model_metadata(self, message: Any, _: Any) -> Any:
         served = self._service.served(message.name or None, message.version or None)
-        metadata = model_metadata(served, self._service.versions(served.name))
+        metadata = oip.model_metadata(served, self._service.versions(served.name))
         del metadata["parameters"]  # the message has no such field
         return metadata
 
@@ -322,9 +312,9 @@ class GrpcFront:
             call.served = served = self._service.served(message.model_name or None, message.model_version or None)
             request = read_message(message)
             limits = [each for each in (request.timeout, call.seconds()) if each is not None]
-            inputs = inputs_of(request, served)
+            inputs = oip.inputs_of(request, served)
             prediction = await self._service.predict(served, inputs, min(limits, default=None))
-            outputs = outputs_of(prediction, request, served)
+            outputs = oip.outputs_of(prediction, request, served)
             return fill_message(self._classes["ModelInferResponse"](), served, request, outputs)
 
     async def _index(self, message: Any, _: Any) -> Any:
@@ -333,27 +323,19 @@ class GrpcFront:
 
     async def _load(self, message: Any, _: Any) -> Any:
         name = message.model_name or message.repository_name
-        options = convert_fields(parameters_of(message.parameters), LoadParameters, "parameters")
+        options = convert_fields(parameters_of(message.parameters), oip.LoadParameters, "parameters")
         work = self._service.load(name, options.version, keep=bool(options.keep))
         await asyncio.shield(work)  # even if the client disconnects
         return {"model_name": name, "isLoaded": True}
 
     async def _unload(self, message: Any, _: Any) -> Any:
         name = message.model_name or message.repository_name
-        options = convert_fields(parameters_of(message.parameters), UnloadParameters, "parameters")
+        options = convert_fields(parameters_of(message.parameters), oip.UnloadParameters, "parameters")
         await asyncio.shield(self._service.unload(name, options.version))
         return {"model_name": name, "isUnloaded": True}
 
 
-def _fields(fields: Callable[[], dict[str, Any]]) -> Handler:
-    async def answer(*_: Any) -> dict[str, Any]:
-        return fields()
-
-    return answer
-
-
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
-    """The message of a call."""
     try:
         async with asyncio.timeout(seconds):
             return await anext(messages)

@@ -19,13 +19,10 @@ T = TypeVar("T")
 
 
 class ServeError(HydrantError):
-    """A rejected or failed request.
+    """A rejected or failed request: HTTP status, message, and the seconds until a retry may succeed (503).
 
-    Attributes:
-        status: HTTP status: 400 invalid, 401 wrong token, 404 unknown model or route, 413 too large, 499 client
-            disconnected, 503 busy, loading or stopping, 504 out of time.
-        message: the problem, the expectation, the fix.
-        retry_after: seconds until a retry may succeed (503).
+    Status 400 is invalid, 401 wrong token, 404 unknown model or route, 413 too large, 499 client disconnected, 503
+    busy, loading or stopping, 504 out of time.
     """
 
     def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:

@@ -40,10 +40,6 @@ class Metrics:
         encode, content_type = self._exposition.choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def describe(self) -> list[Any]:
-        """Declare no families in advance."""
-        return []
-
     def collect(self) -> Iterator[Any]:
         """The metric families, for each scrape."""
         from prometheus_client import core
@@ -65,8 +61,7 @@ class Metrics:
 
 def _few_labels(model: ModelStats) -> Rows:
     """Predictions by label: the most frequent labels at calibration, and all others together."""
-    reference = model.calibration.reference
-    frequencies = {} if reference is None else reference.labels
+    frequencies = model.watch.reference.labels
     shown = sorted(frequencies, key=lambda name: -frequencies[name])[:LABELS] or model.names[:LABELS]
     counts = {name: model.labels[name] for name in shown if model.labels[name]}
     rest = sum(model.labels.values()) - sum(counts.values())
@@ -74,11 +69,10 @@ def _few_labels(model: ModelStats) -> Rows:
 
 
 def _scores(model: ModelStats) -> Rows:
-    if model.watch is not None:
-        bins = model.watch.total.bins
-        for name, histogram in model.watch.reference.histograms.items():
-            if name in bins:
-                yield name, _cumulative(histogram.edges, bins[name].tolist(), model.sums[name])
+    bins = model.watch.total.bins
+    for name, histogram in model.watch.reference.histograms.items():
+        if name in bins:
+            yield name, _cumulative(histogram.edges, bins[name].tolist(), model.sums[name])
 
 
 def _requests(model: ModelStats) -> Rows:
@@ -87,22 +81,18 @@ def _requests(model: ModelStats) -> Rows:
 
 def _rates(number: str) -> Callable[[ModelStats], Rows]:
     """An attribute of each watched rate."""
-    return lambda model: (
-        [(name, getattr(test, number)) for name, test in model.watch.rates.items()] if model.watch else []
-    )
+    return lambda model: [(name, getattr(test, number)) for name, test in model.watch.rates.items()]
 
 
 def _calibrated(model: ModelStats) -> Rows:
-    return [(name, model.watch.reference.rates[name].share) for name in model.watch.rates] if model.watch else []
+    return [(name, rate.share) for name, rate in model.watch.reference.rates.items()]
 
 
 def _last_psi(model: ModelStats) -> Rows:
-    return model.watch.windows[-1].psi.items() if model.watch and model.watch.windows else []
+    return model.watch.windows[-1].psi.items() if model.watch.windows else []
 
 
 def _alarms(model: ModelStats) -> Rows:
-    if model.watch is None:
-        return []
     raised = {(alarm.kind, alarm.name) for alarm in model.watch.alarms}
     watched = [("rate", name) for name in model.watch.rates]
     watched += [("labels" if name == "labels" else "score", name) for name in model.watch.known]

@@ -152,7 +152,7 @@ def check_token(authorization: bytes, token: str) -> None:
 
 def check_host(host: bytes | None, settings: ServeSettings) -> None:
     """Refuse foreign host names on loopback: any site can resolve its name to 127.0.0.1 (DNS rebinding)."""
-    if host is None or not settings.loopback:
+    if host is None or not is_loopback(settings.host):
         return
     word = host.decode("latin-1").lower()
     if not _is_own(f"//{word}") and word not in {each.lower().partition("://")[2] for each in settings.origins}:
@@ -162,7 +162,6 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
 
 @lru_cache(maxsize=256)
 def _is_own(address: str) -> bool:
-    """Return True if an address is this machine's own."""
     try:
         return is_loopback(urlsplit(address).hostname or "")
     except ValueError:

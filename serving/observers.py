@@ -83,10 +83,10 @@ class Observers:
                 log.exception("%s failed at event %s", type(observer).__name__, event)
 
 
-def flagged(prediction: Prediction, name: str) -> np.ndarray | None:
-    """Abstained or OOD inputs, [B] bool; for token classification, inputs with any such token."""
-    values = getattr(prediction, name)
-    return None if values is None else values.any(axis=tuple(range(1, values.ndim)))
+def flagged(prediction: Prediction) -> dict[str, np.ndarray]:
+    """Abstained and OOD inputs by decision, [B] bool; for token classification, inputs with any such token."""
+    decided = {name: prediction.arrays[name] for name in RATES if name in prediction.arrays}
+    return {name: values.any(axis=tuple(range(1, values.ndim))) for name, values in decided.items()}
 
 
 class RareWarnings(logging.Filter):
@@ -178,9 +178,8 @@ class Spans(Observer):
         if not span.is_recording():
             return
         span.set_attribute("hydrant.inputs", len(prediction))
-        for name in RATES:
-            if (values := flagged(prediction, name)) is not None:
-                span.set_attribute(f"hydrant.{name}", int(values.sum()))
+        for name, values in flagged(prediction).items():
+            span.set_attribute(f"hydrant.{name}", int(values.sum()))
 
     def _finished(self, name: str, seconds: float, attributes: dict[str, Any], kind: Any) -> None:
         end = time.time_ns()

@@ -90,6 +90,24 @@ class UnloadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unload_dependents: bool | None = None
 
 
+class IndexBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``index``; ``ready`` omits models that are not loaded."""
+
+    ready: bool | None = None
+
+
+class LoadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``load``."""
+
+    parameters: LoadParameters | None = None
+
+
+class UnloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of the verb ``unload``."""
+
+    parameters: UnloadParameters | None = None
+
+
 @dataclass(frozen=True)
 class InferRequest:
     """A request; ``outputs`` (empty for all) maps names to binary or not, ``None`` for the default ``binary``."""

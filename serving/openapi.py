@@ -10,49 +10,30 @@ import msgspec
 
 from ..version import __version__
 from .middleware import STATS_PATHS
-from .oip import InferBody
+from .oip import IndexBody, InferBody, LoadBody, UnloadBody
 from .predict_request import PredictBody
-from .predict_routes import PredictAnswer, PredictRoutes
-from .rest import IndexBody, LoadBody, UnloadBody, json_response
+from .predict_routes import PredictAnswer
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import Route
 
 BODIES: dict[str, type[msgspec.Struct]] = {"predict": PredictBody, "explain": PredictBody, "infer": InferBody}
 BODIES |= {"index": IndexBody, "load": LoadBody, "unload": UnloadBody}
-ANSWERS: dict[str, type[msgspec.Struct]] = {"predict": PredictAnswer}
-"""Last part of a path → struct of its JSON."""
+"""Last part of a path → struct of its body."""
 FILES: dict[str, Any] = {"multipart/form-data": {}, "image/*": {}, "audio/*": {}}
 OTHERS = {"predict": FILES, "explain": FILES, "infer": {"application/octet-stream": {}}}
 """Last part of a path → other content types of its body."""
 
 
-def openapi_route(needs_token: bool) -> Route:
-    """The route of the document."""
-    from starlette.routing import Route
-
-    models = ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
-    direct = [Route(path, PredictRoutes._infer, methods=["POST"]) for path in models]
-    direct += [Route("/predict", PredictRoutes._predict, methods=["POST"])]
-
-    async def openapi(request: Request) -> Response:
-        """This document."""
-        return json_response(document([*direct, *request.app.routes], needs_token))
-
-    return Route("/openapi.json", openapi)
-
-
-def document(routes: list[Route], needs_token: bool = False) -> dict[str, Any]:
+def document(routes: list[Route], needs_token: bool) -> dict[str, Any]:
     """An OpenAPI 3.1 description of routes."""
-    structs = [*BODIES.values(), *ANSWERS.values()]
+    structs = [*BODIES.values(), PredictAnswer]
     references, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in sorted((each for each in routes if each.include_in_schema), key=lambda each: each.path):
         last, names = route.path.rpartition("/")[2], re.findall(r"{(\w+)}", route.path)
-        answer = _content(schema_of[ANSWERS[last]]) if last in ANSWERS else {}
+        answer = _content(schema_of[PredictAnswer]) if last == "predict" else {}
         operation: dict[str, Any] = {
             "summary": STATS_PATHS.get(route.path, route.endpoint.__doc__),
             "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names],

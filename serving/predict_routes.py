@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -156,7 +156,7 @@ async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
     """The body of a request."""
     parts, more = [], True
     try:
-        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
+        async with asyncio.timeout(seconds):
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":

@@ -38,15 +38,12 @@ UNSUPPORTED_SETTINGS = {
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas of Ray Serve.
+    """The replicas of Ray Serve; raises ``InputError`` for an invalid number.
 
     Attributes:
         replicas: number of replicas, or MIN:MAX to autoscale.
         replica_cpus: CPUs and threads per replica; default 1, or less if the cluster has fewer CPUs than replicas.
         replica_gpus: GPUs that each replica takes, which may be a part of one.
-
-    Raises:
-        InputError: an invalid number.
     """
 
     replicas: str = "1"

@@ -15,7 +15,6 @@ import logging
 import os
 import queue
 import random
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import RATES
 from ..errors import InputError, check_whole, cut
 from ..runtime.prediction import Prediction
 from .observers import Observer, Served, flagged
@@ -43,7 +41,7 @@ MIN_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Recording:
-    """The record of abstained and flagged inputs.
+    """The record of abstained and flagged inputs; raises ``InputError`` for an invalid value.
 
     Attributes:
         file: record abstained and flagged inputs in this file, as JSON lines. Only its owner may read it.
@@ -51,9 +49,6 @@ class Recording:
         most_bytes: size limit of the record; older rows move to FILE.1, then are deleted.
         redact: module:function that maps each row to the row to write, or None to skip it. In Python also the function
             itself.
-
-    Raises:
-        InputError: an invalid value.
     """
 
     file: str | Path
@@ -94,8 +89,7 @@ class Recorder(Observer):
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Pass abstained and flagged inputs to the writing thread."""
-        why = {name: values for name in RATES if (values := flagged(prediction, name)) is not None}
-        if not why:
+        if not (why := flagged(prediction)):
             return
         places = np.flatnonzero(np.logical_or.reduce(list(why.values())) & ~prediction.failed)
         if self._rate < 1:
@@ -131,17 +125,12 @@ class Recorder(Observer):
                 try:
                     row = {} if wordless else served.predictor.rows(prediction[place : place + 1])[0]
                     self._write({**about, "why": why, "input": _plain(value), **row}, why)
-                except Exception:  # a row, hook or disk may fail in any way; continue with the other rows
-                    self._fail()
+                except Exception as error:  # a row, hook or disk may fail in any way; continue with the other rows
+                    if not self.failed:
+                        message = "inputs could not be recorded: %s; further failures are only counted"
+                        log.error(message, error, exc_info=None if isinstance(error, InputError) else error)
+                    self.failed += 1
             self._done += size
-
-    def _fail(self) -> None:
-        """Count a row that could not be recorded, and log the first failure."""
-        if not self.failed:
-            error = sys.exception()
-            trace = None if isinstance(error, InputError) else error
-            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=trace)
-        self.failed += 1
 
     def _write(self, row: dict[str, Any], why: Any) -> None:
         row.pop("index", None)
@@ -160,7 +149,6 @@ def _size(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """An input as a JSON value."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):

@@ -6,13 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from ..errors import HydrantError, cut
+from . import oip
 from .http_refusals import ServeError, decode_json, error_headers, refusal
 from .observers import Served
-from .oip import LoadParameters, UnloadParameters, model_metadata, server_metadata
-from .predict_routes import read_body
+from .openapi import document
+from .predict_routes import PredictRoutes, read_body
 from .service import Service
 
 if TYPE_CHECKING:
@@ -24,24 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class IndexBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of the verb ``index``; ``ready`` omits models that are not loaded."""
-
-    ready: bool | None = None
-
-
-class LoadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of the verb ``load``."""
-
-    parameters: LoadParameters | None = None
-
-
-class UnloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of the verb ``unload``."""
-
-    parameters: UnloadParameters | None = None
-
-
 def rest_app(service: Service, further: list[Route]) -> Starlette:
     """The application with the REST routes and ``further`` ones."""
     from starlette.applications import Starlette
@@ -50,6 +31,8 @@ def rest_app(service: Service, further: list[Route]) -> Starlette:
 
     front, repository = _Front(service), "/v2/repository"
     routes = [
+        Route("/predict", PredictRoutes._predict, methods=["POST"]),  # as infer below: described here, answered there
+        Route("/openapi.json", front.openapi),
         Route("/v2", front.server),
         Route("/v2/health/live", front.live),
         Route("/v2/health/ready", front.ready),
@@ -59,6 +42,7 @@ def rest_app(service: Service, further: list[Route]) -> Starlette:
     ]
     for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         routes += [Route(model, front.model), Route(f"{model}/ready", front.model_ready)]
+        routes += [Route(f"{model}/infer", PredictRoutes._infer, methods=["POST"])]
     handlers = dict.fromkeys((HydrantError, HTTPException, Exception), _error_response)
     app = Starlette(routes=[*routes, *further], exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -93,9 +77,13 @@ class _Front:
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    async def openapi(self, request: Request) -> Response:
+        """This document."""
+        return json_response(document(request.app.routes, self._service.settings.token is not None))
+
     async def server(self, request: Request) -> Response:  # noqa: ARG002
         """The server, its version and extensions."""
-        return json_response(server_metadata())
+        return json_response(oip.server_metadata())
 
     async def live(self, request: Request) -> Response:  # noqa: ARG002
         """Answers while the process runs."""
@@ -109,7 +97,8 @@ class _Front:
 
     async def model(self, request: Request) -> Response:
         """A model's inputs and outputs."""
-        return json_response(model_metadata(self._served(request), self._service.versions(request.path_params["name"])))
+        served = self._served(request)
+        return json_response(oip.model_metadata(served, self._service.versions(served.name)))
 
     async def model_ready(self, request: Request) -> Response:
         """Answers once the model is warm."""
@@ -123,20 +112,20 @@ class _Front:
 
     async def index(self, request: Request) -> Response:
         """Every version of every model, with its state."""
-        ready = (await self._body(request, IndexBody)).ready
+        ready = (await self._body(request, oip.IndexBody)).ready
         rows = await asyncio.to_thread(self._service.index)
         return json_response([row for row in rows if row["state"] == "READY" or not ready])
 
     async def load(self, request: Request) -> Response:
         """Load a version of a model and make it current."""
-        options = (await self._body(request, LoadBody)).parameters or LoadParameters()
+        options = (await self._body(request, oip.LoadBody)).parameters or oip.LoadParameters()
         work = self._service.load(request.path_params["name"], options.version, keep=bool(options.keep))
         served = await asyncio.shield(work)  # even if the client disconnects
         return json_response({"name": served.name, "version": served.version, "state": "READY"})
 
     async def unload(self, request: Request) -> Response:
         """Close a model after its requests in progress."""
-        options = (await self._body(request, UnloadBody)).parameters or UnloadParameters()
+        options = (await self._body(request, oip.UnloadBody)).parameters or oip.UnloadParameters()
         await asyncio.shield(self._service.unload(request.path_params["name"], options.version))
         version = {} if options.version is None else {"version": options.version}
         return json_response({"name": request.path_params["name"], **version, "state": "UNAVAILABLE"})

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from ..errors import InputError, check_plain, check_whole, cut
+from ..errors import InputError, check_plain, cut
 from ..metrics.gates import Precision
 from .record import Recording
 from .stats import Watching
@@ -17,7 +17,7 @@ from .stats import Watching
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a service: addresses, limits, and the backend of its bundles.
+    """Settings of a service: addresses, limits, and the backend of its bundles; ``InputError`` for an invalid value.
 
     Attributes:
         host: address to listen on; 0.0.0.0 accepts other machines. Use that only behind a firewall or proxy.
@@ -40,9 +40,6 @@ class ServeSettings:
         revision: branch, tag or commit of a bundle on the Hub (default: main).
         watching: options of drift detection.
         recording: record of abstained and flagged inputs; by default none.
-
-    Raises:
-        InputError: an invalid value.
     """
 
     host: str = "127.0.0.1"
@@ -67,15 +64,9 @@ class ServeSettings:
     recording: Recording | None = None
 
     def __post_init__(self) -> None:
-        check_plain(self)
-        bounds = {
-            "port": (0, 65535), "batch_size": (1, 4096), "queue": (1, 10**6), "max_bytes": (1, 2**40),
-            "requests": (1, 10**6), "workers": (1, 256), "grpc_port": (0, 65535),
-        }  # fmt: skip
-        for name, (least, most) in bounds.items():
-            value = getattr(self, name)
-            if name != "grpc_port" or value is not None:
-                check_whole(name, value, least, most)
+        ports, million = (0, 65535), (1, 10**6)
+        check_plain(self, port=ports, grpc_port=ports, batch_size=(1, 4096), queue=million, requests=million,
+                    max_bytes=(1, 2**40), workers=(1, 256))  # fmt: skip
         if not 0 < self.timeout <= 86400:
             raise InputError(f"timeout is {cut(self.timeout)}; expected seconds, above 0 and at most 86400 (a day)")
         if not self.host:
@@ -88,11 +79,6 @@ class ServeSettings:
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/]+", origin):
                 raise InputError(f"origins has {cut(origin)}; expected an origin, as in https://models.example.com")
-
-    @property
-    def loopback(self) -> bool:
-        """True if only this machine can reach the service."""
-        return is_loopback(self.host)
 
 
 @lru_cache(maxsize=256)

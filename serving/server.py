@@ -25,7 +25,6 @@ from .http_refusals import App, ServeError
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
 from .observers import Observer, tracer
-from .openapi import openapi_route
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
@@ -89,13 +88,8 @@ class Monitor:
         self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
     ) -> None:
         self._recorder = None if recording is None else Recorder(recording)
-        self.stats: Stats | Reporter
-        self._metrics: Metrics | Reporter
-        if pipe is None:
-            self.stats = Stats(watching)
-            self._metrics = Metrics(self.stats)
-        else:
-            self.stats = self._metrics = Reporter(pipe, self._recorded)
+        self.stats: Stats | Reporter = Stats(watching) if pipe is None else Reporter(pipe, self._recorded)
+        self._metrics = Metrics(self.stats) if isinstance(self.stats, Stats) else self.stats
         self.spans = tracer()
         self.observers: list[Observer] = [each for each in (self.stats, self.spans, self._recorder) if each]
 
@@ -128,17 +122,16 @@ class Monitor:
 
 def assembled(service: Service, monitor: Monitor) -> App:
     """The whole ASGI application."""
-    further = [*page_routes(service), *monitor.routes(), openapi_route(service.settings.token is not None)]
-    app: App = PredictRoutes(service, rest_app(service, further))
+    app: App = PredictRoutes(service, rest_app(service, [*page_routes(service), *monitor.routes()]))
     app = app if monitor.spans is None else monitor.spans.around(app)
     return Middleware(app, service.settings, service.admission, monitor.stats.refuse, FILES)
 
 
-def end_signals() -> tuple[signal.Signals, ...]:
-    """Signals that end a service, including SIGHUP unless ignored (``nohup``)."""
+def end_signals() -> tuple[str, ...]:
+    """Names of the signals that end a service, including SIGHUP unless ignored (``nohup``)."""
     hangup = getattr(signal, "SIGHUP", None)
-    closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (hangup,)
-    return (signal.SIGTERM, signal.SIGINT, *closes)
+    closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else ("SIGHUP",)
+    return ("SIGTERM", "SIGINT", *closes)
 
 
 def serve_alone(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce,
@@ -204,7 +197,7 @@ async def _main(
     loop = asyncio.get_running_loop()
     signals = contextlib.ExitStack()
     if parent is None:
-        signals.enter_context(_calling_on_signals(loop, leave))
+        signals.enter_context(signals_to(lambda *_: loop.call_soon_threadsafe(leave), *end_signals()))
     else:  # in a worker or thread: the parent closes the pipe, or ends
         loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
@@ -235,17 +228,3 @@ async def _main(
         await service.drain()
         monitor.close()
         signals.close()
-
-
-@contextlib.contextmanager
-def _calling_on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> Iterator[None]:
-    """Call ``leave`` on signals that end a service, also on Windows, whose event loops have no signal handlers."""
-    try:
-        for each in end_signals():
-            loop.add_signal_handler(each, leave)
-    except NotImplementedError:
-        names = (each.name for each in end_signals())
-        with signals_to(lambda *_: loop.call_soon_threadsafe(leave), *names):
-            yield
-    else:
-        yield

@@ -232,7 +232,6 @@ class Service:
         return predictor
 
     async def _close(self, model: _Model, served: Served) -> None:
-        """Close a version after its requests."""
         served.ready = False
         replaced = served.version in model.loaded
         if not replaced:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import RATES
+from ..bundle.calibration import RATES, TrafficReference
 from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
 from ..runtime.prediction_counts import Observed, is_counted, observed
@@ -36,20 +36,18 @@ MODELS = 256
 """Most versions counted at a time; another one replaces the longest idle one."""
 
 NEWEST = 1000  # latencies used for quantiles
+NOTHING = TrafficReference(inputs=0)  # of a bundle without a reference: nothing is watched
 WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}  # seconds
 
 
 @dataclass(frozen=True)
 class Watching:
-    """Options of drift detection.
+    """Options of drift detection; raises ``InputError`` for a value out of range.
 
     Attributes:
         alpha: probability of any false alarm while traffic matches the calibration data.
         psi: population stability index that counts as drift, if chance does not explain it.
         window: inputs per histogram that is compared.
-
-    Raises:
-        InputError: a value out of range.
     """
 
     alpha: float = 0.01
@@ -87,8 +85,8 @@ class ModelStats:
         self.task, self.names, self.calibration = predictor.task, list(predictor.labels), predictor.calibration
         limits = self.calibration.thresholds
         self.decisions = [name for name, limit in RATES.items() if limit in limits]
-        reference = self.calibration.reference
-        self.watch = None if reference is None else Watch(reference, watching.alpha, watching.psi, watching.window)
+        reference = self.calibration.reference or NOTHING
+        self.watch = Watch(reference, watching.alpha, watching.psi, watching.window)
         self.requests: Counter[tuple[str, int]] = Counter()
         self.latency: dict[str, Buckets] = {}
         self.batch_sizes, self.batch_seconds = Buckets(SIZES), Buckets(SECONDS)
@@ -141,8 +139,6 @@ class ModelStats:
         self.labels.update(seen.labels)
         for name, values in seen.scores.items():
             self.sums[name] += float(values.sum(dtype=np.float64))
-        if self.watch is None:
-            return []
         window = self.watch.current
         alarms = self.watch.add(seen)
         if self.watch.current is not window:
@@ -168,8 +164,8 @@ class ModelStats:
             "rates": self._rates(now),
             "series": [{"ago": now - start, **{name: step[name] for name in names}} for start, step in recent],
             "labels": dict(self.labels.most_common(20)),
-            "histograms": None if self.watch is None else self._histograms(self.watch),
-            "drift": None if self.watch is None else _drift(self.watch),
+            "histograms": None if self.calibration.reference is None else self._histograms(self.watch),
+            "drift": None if self.calibration.reference is None else _drift(self.watch),
         }
 
     def _rates(self, now: float) -> dict[str, Any]:
@@ -189,9 +185,7 @@ class ModelStats:
                 "errors": counts["errors"],
                 **{each: counts[each] / inputs if inputs else None for each in self.decisions},
             }
-        reference = self.calibration.reference
-        rates["calibrated"] = {} if reference is None else {name: rate.share for name, rate in reference.rates.items()}
-        return rates
+        return {**rates, "calibrated": {name: rate.share for name, rate in self.watch.reference.rates.items()}}
 
     def _histograms(self, watch: Watch) -> dict[str, Any]:
         """Histograms of scores at calibration, and since the start of the last whole window."""

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -44,11 +43,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class WorkerReport(msgspec.Struct):
     """Changes in a worker since its last report; events are methods of :class:`Stats` with their arguments."""
 
-    models: dict[Key, ModelInfo] = {}
+    models: dict[Key, Any] = {}  # ModelInfo; in the parent process what replaces ``Served`` in Stats
     events: deque[tuple[str, Key, tuple[Any, ...]]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     depths: dict[Key, int] = {}
     refused: Counter[int] = msgspec.field(default_factory=Counter)
     recorded: Recorded = None
+    predictions: deque[tuple[Key, Prediction]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
 
 class Reporter(Observer):
@@ -57,7 +57,7 @@ class Reporter(Observer):
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
         self._lock, self._talking = threading.Lock(), threading.RLock()
-        self._begin()
+        self._report = WorkerReport()
         self._questions = 0  # numbers them, to discard late answers
         self._ended = threading.Event()
         threading.Thread(target=self._work, name="hydrant-counts", daemon=True).start()
@@ -85,7 +85,7 @@ class Reporter(Observer):
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: ARG002
         """Keep a prediction until the next report."""
         with self._lock:
-            self._predictions.append((self._key(served), prediction))
+            self._report.predictions.append((self._key(served), prediction))
 
     def answer(self, path: str, accept: str, recorded: Recorded) -> tuple[bytes, str]:  # noqa: ARG002
         """``Metrics.answer`` for all workers."""
@@ -107,10 +107,6 @@ class Reporter(Observer):
         except OSError:
             log.debug("the parent process has ended")
 
-    def _begin(self) -> None:
-        self._report = WorkerReport()
-        self._predictions: deque[tuple[Key, Prediction]] = deque(maxlen=MAX_EVENTS)
-
     def _key(self, served: Served) -> Key:
         """The key of a model, which each report describes."""
         key, predictor = (served.name, served.version), served.predictor
@@ -121,15 +117,15 @@ class Reporter(Observer):
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
         with self._talking:
             with self._lock:
-                report, predictions = self._report, self._predictions
-                self._begin()
+                report, self._report = self._report, WorkerReport()
             parts: dict[Key, list[Prediction]] = {}
-            for key, prediction in predictions:
+            for key, prediction in report.predictions:
                 if is_counted(prediction):
                     parts.setdefault(key, []).append(prediction)
             for key, each in parts.items():
                 info, whole = report.models[key], Prediction.concatenate(each)
                 report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
+            report.predictions.clear()  # they were counted
             report.recorded = self._recorded()
             self._pipe.send((report, question))
 
@@ -141,15 +137,6 @@ class Reporter(Observer):
                 return  # the parent process has ended, and this one ends with it
 
 
-@dataclass
-class _Worker:
-    """The latest state of a worker; models replace ``Served`` in :class:`Stats`."""
-
-    models: dict[Key, Any] = field(default_factory=dict)
-    depths: dict[Key, int] = field(default_factory=dict)
-    recorded: Recorded = None
-
-
 class WorkerStats:
     """In the parent process: counts the events of all workers."""
 
@@ -157,7 +144,7 @@ class WorkerStats:
         self.stats = Stats(watching)
         self._metrics = Metrics(self.stats)
         self._models: dict[str, Any] = {}
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerReport] = []  # the latest state of each
         self._lock = threading.Lock()
 
     def listen(self, pipe: Connection) -> None:
@@ -165,7 +152,7 @@ class WorkerStats:
         threading.Thread(target=self._listen, args=(pipe,), name="hydrant-counts", daemon=True).start()
 
     def _listen(self, pipe: Connection) -> None:
-        worker = _Worker()
+        worker = WorkerReport()
         with self._lock:
             self._workers.append(worker)
         with pipe:
@@ -184,7 +171,7 @@ class WorkerStats:
             worker.depths = dict.fromkeys(worker.depths, 0)
             self._sum_queues(worker)
 
-    def _take(self, worker: _Worker, report: WorkerReport) -> None:
+    def _take(self, worker: WorkerReport, report: WorkerReport) -> None:
         with self._lock:
             for (name, version), info in report.models.items():
                 worker.models[name, version] = self._model(name, version, info)
@@ -205,14 +192,13 @@ class WorkerStats:
                 each.ready = each is model
         return model
 
-    def _sum_queues(self, worker: _Worker) -> None:
+    def _sum_queues(self, worker: WorkerReport) -> None:
         """Sum the waiting inputs of all workers for each model of this one."""
         for key, model in worker.models.items():
             depths = [each.depths.get(key, 0) for each in self._workers if each.models.get(key) is model]
             self.stats.queue(model, sum(depths))
 
     def _recorded(self) -> Recorded:
-        """Counts of recorded inputs of all workers."""
         with self._lock:
             counts = [worker.recorded for worker in self._workers if worker.recorded is not None]
         return {name: sum(each[name] for each in counts) for name in counts[0]} if counts else None

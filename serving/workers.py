@@ -78,7 +78,7 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
     start = partial(_Worker, folder, settings, port, WorkerStats(settings.watching))
     workers: list[_Worker] = []
     signals: list[int] = []
-    with signals_to(lambda number, _: signals.append(number), *(each.name for each in end_signals())):
+    with signals_to(lambda number, _: signals.append(number), *end_signals()):
         try:
             workers += [start(replaces=False) for _ in range(settings.workers)]
             ready = [worker.ready(signals) for worker in workers]
@@ -147,10 +147,9 @@ class _Worker:
 
 
 def _work(run: Callable[..., None], pipe: Connection, level: int) -> None:
-    """The main function of a worker."""
     configure_log(level)
-    for each in end_signals():  # terminals and systemd send them to every process of a service
-        signal.signal(each, signal.SIG_IGN)
+    for name in end_signals():  # terminals and systemd send them to every process of a service
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
     def report(message: Ready | str) -> None:
         with contextlib.suppress(OSError):  # the parent has ended, as when another worker could not start

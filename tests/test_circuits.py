@@ -14,9 +14,9 @@ import pytest
 import torch
 from hydrant import Circuit, HeadPlan, Random, Taylor, plan_heads
 from hydrant.calib.heads import masking
-from hydrant.calib.heads.circuits import SCORES, Settings, find_circuits
+from hydrant.calib.heads.circuits import SCORES, find_circuits
 from hydrant.calib.heads.methods import Objective
-from hydrant.calib.heads.objectives import Statistics, evaluate
+from hydrant.calib.heads.objectives import evaluate
 from hydrant.calib.heads.plan_search import looser
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.corruptions import synthetic_ood
@@ -45,11 +45,12 @@ def split(family: str) -> tuple[Examples, Examples]:
 
 def search(family: str, counts: list[list[int]], model: Any = None, **options: Any) -> Any:
     id_data, ood_data = split(family)
-    chosen = {"objective": "both", "diversity": "noise", "noise": 0.0, "average": False, "seed": 0}
+    noise = None if options.get("diversity") == "bootstrap" else 0.0
+    chosen = {"ood": ood_data, "objective": "both", "diversity": "noise", "noise": noise}
     batch = {name: options.pop(name) for name in ("batch_size", "state", "progress") if name in options}
-    processor = ReadyTensors(padding=1 if family == "roberta" else 0)
-    wanted = Settings(counts, **{**chosen, **options})
-    return find_circuits(model or make_model(family), id_data, ood_data, processor, wanted, **batch)
+    processor, seed = ReadyTensors(padding=1 if family == "roberta" else 0), options.pop("seed", 0)
+    method = Circuit(**{**chosen, **options})
+    return find_circuits(model or make_model(family), id_data, ood_data, processor, method, counts, seed, **batch)
 
 
 @cache
@@ -135,19 +136,15 @@ def test_metrics_before_and_after() -> None:
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 10**6))
 def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    stats = Statistics(rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, unknown)))
+    sides = [rng.gamma(1, size=(2, count)) for count in (known, known, unknown)]
     inside, outside = rng.integers(0, known, known), rng.integers(0, unknown, unknown)
     weights = [
         np.bincount(drawn, minlength=size).astype(float) for drawn, size in ((inside, known), (outside, unknown))
     ]
     for objective in OBJECTIVES:
-        values = evaluate(objective, stats, *weights)
+        values = evaluate(objective, *sides, *weights)
         for variant in range(2):
-            drawn = (
-                stats.losses[variant][inside],
-                stats.entropies[variant][inside],
-                stats.ood_entropies[variant][outside],
-            )
+            drawn = (side[variant][places] for side, places in zip(sides, (inside, inside, outside), strict=True))
             assert values[variant] == pytest.approx(oracle.circuit_objective(objective, *drawn))
 
 
@@ -173,7 +170,7 @@ def interrupted_after(steps_done: int) -> Callable[[Iterable[Any], int, str], It
 @pytest.fixture(scope="module", params=["noise", "bootstrap"])
 def perturbed(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Any]:
     """Options of a search for several circuits, and its result."""
-    options = {"diversity": request.param, "noise": 1.0, "batch_size": 5}
+    options = {"diversity": request.param, "noise": 1.0 if request.param == "noise" else None, "batch_size": 5}
     return options, search("bert", [[2, 2, 2]] * 3, **options)
 
 

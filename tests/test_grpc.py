@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydrant.serving.datatypes import DATATYPES
+from hydrant.serving.datatypes import DTYPES
 from hydrant.serving.grpc_front import CONTENTS, HEALTH, SERVICE, GrpcFront, message_classes, read_message
 from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.serve_settings import ServeSettings
@@ -55,7 +55,7 @@ TYPED = {
 
 
 def test_typed_contents_of_every_datatype() -> None:
-    assert set(TYPED) == set(CONTENTS) == set(DATATYPES) - {"FP16", "BF16"}
+    assert set(TYPED) == set(CONTENTS) == set(DTYPES) - {"FP16", "BF16"}
     for datatype, values in TYPED.items():
         message = REQUEST()
         each = message.inputs.add(name="x", datatype=datatype, shape=[2, 1])

@@ -77,7 +77,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats
-            serve_settings middleware oip service predict_routes grpc_front metrics rest openapi page
+            serve_settings middleware oip service predict_routes grpc_front metrics openapi rest page
             worker_stats server ray_serve triton.triton_tensors triton.model_files triton.models
             triton.triton_forms triton.repository triton.__init__ workers
         """,

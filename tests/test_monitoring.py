@@ -21,12 +21,13 @@ import httpx
 import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
+from hydrant.monitoring.drift_monitor import Watch
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving import worker_stats
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.observers import RareWarnings, Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording
-from hydrant.serving.stats import Stats, Watching
+from hydrant.serving.stats import NOTHING, Stats, Watching
 from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
 from serve_support import command, running
@@ -130,7 +131,7 @@ def test_many_labels_share_a_few_series(predictor: Predictor, traffic: Traffic) 
     stats, model = Stats(), Model(predictor)
     stats.predicted(model, *traffic)
     (counted,) = stats.models()
-    counted.calibration, counted.watch = type(counted.calibration)(), None
+    counted.calibration, counted.watch = type(counted.calibration)(), Watch(NOTHING)
     counted.names = [f"label {place}" for place in range(1000)]
     counted.labels.clear()
     counted.labels.update(dict.fromkeys(counted.names, 2))

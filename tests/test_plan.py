@@ -10,13 +10,14 @@ import oracle
 import pytest
 import torch
 from hydrant import Budget, Dropout, HeadPlan, Random, Reading, Taylor, fuse, plan_heads
+from hydrant.bundle.traced import Block
 from hydrant.calib.heads.selection import (
     choose_apart,
     choose_heads,
     diversify,
     drawn_facts,
     drop_heads,
-    head_counts,
+    group_counts,
     sets_by_score,
     systematic_scores,
 )
@@ -280,7 +281,7 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
     (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
 ])  # fmt: skip
 def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
-    assert head_counts(keep, members=2, layers=3, heads=8) == expected
+    assert group_counts(keep, 2, [Block("", "", 8, 8, 1, (), False)] * 3) == expected
 
 
 @pytest.mark.parametrize(("keep", "message"), [
@@ -293,7 +294,7 @@ def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
 ])  # fmt: skip
 def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        head_counts(keep, members=2, layers=3, heads=8)
+        group_counts(keep, 2, [Block("", "", 8, 8, 1, (), False)] * 3)
 
 
 @settings(max_examples=60, deadline=None)

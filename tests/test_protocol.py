@@ -14,7 +14,7 @@ import pytest
 import torch
 from hydrant import GraphForm, Prediction, export_onnx, fuse, load, save_bundle
 from hydrant.models.checkpoint import load_processor
-from hydrant.serving.datatypes import DATATYPES, Tensor, dtype_of, from_values
+from hydrant.serving.datatypes import DTYPES, Tensor, from_values
 from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of, read_infer, write_infer
 from hypothesis import given, settings
@@ -51,7 +51,7 @@ def tensor_of(draw: Any, datatype: str, finite: bool, text: bool) -> Tensor:
 
 
 tensors = st.composite(tensor_of)
-any_type = st.sampled_from(DATATYPES)
+any_type = st.sampled_from(list(DTYPES))
 
 
 def raw(tensor: Tensor) -> bytes:
@@ -126,7 +126,7 @@ words = st.sampled_from(
     ["name", "datatype", "shape", "data", "parameters", "inputs", "outputs", "id", "binary_data_size"]
 )
 leaves = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(DATATYPES),
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(list(DTYPES)),
     st.sampled_from([2**31 - 1, 10**30, -1]),
 )  # fmt: skip
 trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=5))
@@ -246,7 +246,7 @@ def fits(tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
     for output in metadata["outputs"]:
         tensor = tensors[output["name"]]
         assert (tensor.datatype, tensor.data.ndim) == (output["datatype"], len(output["shape"]))
-        assert tensor.data.dtype == dtype_of(tensor.datatype)
+        assert tensor.data.dtype == DTYPES[tensor.datatype]
         assert all(size in (-1, actual) for size, actual in zip(output["shape"], tensor.data.shape, strict=True))
 
 

@@ -13,7 +13,8 @@ import pytest
 import sklearn.covariance
 import torch
 from hydrant import Bundle, Figures, Grid, Recipe, tasks
-from hydrant.calib.heads.circuits import Settings, find_circuits
+from hydrant.calib.heads.circuits import find_circuits
+from hydrant.calib.heads.methods import Circuit
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.plan import exploration_text
 from hydrant.data.corruptions import typos
@@ -155,8 +156,8 @@ def task_model(kind: str) -> Any:
 def assert_circuits(model: Any, parts: tuple[Examples, Examples], processor: Any, objective: str, passes: Any) -> Any:
     """Compare the search with that of full forward passes; return its metrics' names."""
     heads, scores = oracle.circuit(passes, objective, HEADS, [2, 1, 3])
-    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
-    circuits = find_circuits(model, *parts, processor, wanted, batch_size=5)
+    method = Circuit(parts[1], objective, diversity="noise", noise=0.0)
+    circuits = find_circuits(model, *parts, processor, method, [[2, 1, 3]], 0, batch_size=5)
     assert circuits.members == (heads,)
     np.testing.assert_allclose(circuits.scores[0], scores, rtol=1e-4, atol=1e-5)
     assert set(circuits.before) == set(circuits.after)

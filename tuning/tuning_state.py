@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..bundle.progress_checkpoint import Checkpoint
-from ..data.specs import decode, encode
+from ..data.specs import decode
 from ..errors import InputError
 from .optimizer import tuned_parameters
 from .settings import Epoch
@@ -53,7 +54,8 @@ class State:
             tensors |= {f"{short}.{name}": moments[key].cpu() for short, key in MOMENTS.items() if key in moments}
         facts = replace(point, best=None)
         with self.checkpoint.writing(self.name) as part:
-            save_file(tensors, part, metadata={"state": encode(facts).decode()})
+            state = msgspec.json.format(msgspec.json.encode(facts), indent=2)
+            save_file(tensors, part, metadata={"state": state.decode()})
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
         """Load weights and optimizer state from the file; without one, return the start."""

@@ -62,8 +62,8 @@ def make_checkpoint(
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
-    from ..calib.heads.taylor import gated_heads
     from ..models.family_registry import architecture_of, blocks_of
+    from ..models.tracing.slices import gated_heads
 
     torch.manual_seed(seed)
     names = [str(digit) for digit in range(10)]

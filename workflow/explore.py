@@ -15,7 +15,7 @@ from ..bundle.store import Bundle
 from ..calib.features import Reference
 from ..calib.heads.methods import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
-from ..calib.heads.selection import accuracy_kept, error_kept, head_counts
+from ..calib.heads.selection import accuracy_kept, error_kept, group_counts
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
@@ -244,7 +244,7 @@ def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPl
         used |= {} if loss is None else {"loss": loss}
 
     def plan(fork: int, heads: int) -> HeadPlan:
-        counts = head_counts(heads, members, shape.layers, shape.heads, fork)
+        counts = group_counts(heads, members, job.blocks, fork)
         bare = HeadPlan(shape.family, shape.layers, shape.heads, choice.heads(counts), method)
         facts = {**used, **({"fork_from": fork} if fork else {}), **choice.provenance(counts)}
         return replace(bare, provenance={**facts, "keep": bare.head_counts(), "overlap": bare.overlap()})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,8 +36,6 @@ from ..features import (
 from ..taps import DistanceForm
 from .fit import FITS, Request, Sample, predicted_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -131,6 +128,7 @@ def calibrate(
     """
     for module in ("torch", "onnx"):
         require(module, "fuse", "calibrate a bundle")
+    from ...engines.metadata import engine_names, graph_digest, read_metadata
     from ...export.exporter import check_graphs
 
     targets = Targets(abstain, flags, sets, confidence, label_false_alarm)
@@ -142,7 +140,8 @@ def calibrate(
     check_options(fit, taps, rank, distance_form, architecture.width)
     FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
-    graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
+    graphs = check_graphs(bundle)  # before the long work
+    engines = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
     for source in (data, ood, fit):
         check_folder(source, architecture.modality)
     examples = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
@@ -158,19 +157,15 @@ def calibrate(
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     samples = partial(_word_samples, bundle.labels) if architecture.every_token else partial(_samples, distance_form)
     sample, ood_sample, density = samples(reference, examples, ood, distances)
-    about = {
-        "data": examples.name,
-        "examples": len(examples),
-        "ood": None if ood is None else ood.name,
-        "ood_examples": None if ood is None else len(ood),
-        "seed": seed,
-        **fingerprints(architecture.modality, data=examples, ood=ood),
-    }
+    about = {"data": examples.name, "examples": len(examples), "ood": None if ood is None else ood.name}
+    about |= {"ood_examples": None if ood is None else len(ood), "seed": seed}
+    about |= fingerprints(architecture.modality, data=examples, ood=ood)
     request = Request(targets, bundle.labels, about, architecture.score_activation)
     fitted = FITS[task].fit(sample, ood_sample, request)
     notes += FITS[task].notes(sample, request, fitted)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
-    return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
+    outdated = [name for name, facts in engines.items() if graph_digest(changed, facts.onnx) != facts.onnx_sha256]
+    return CalibrationReport(fitted, graphs, outdated, notes, density)
 
 
 def _samples(
@@ -227,18 +222,3 @@ def _changed(
             files[name] = folder / name
             write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)
         return bundle.add(files, unchanged=[CALIBRATION, DENSITY, WEIGHTS, *GRAPHS])
-
-
-def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
-    """Source graph of each engine, and the digest of the graph at that time."""
-    from ...engines.metadata import engine_names, read_metadata
-
-    engines = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
-    return {name: (facts.onnx, facts.onnx_sha256) for name, facts in engines.items()}
-
-
-def _outdated(bundle: Bundle, built_from: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Engines whose source graph has changed since."""
-    from ...engines.metadata import graph_digest
-
-    return [name for name, (graph, digest) in built_from.items() if graph_digest(bundle, graph) != digest]

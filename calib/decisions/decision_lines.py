@@ -10,10 +10,7 @@ from ...metrics.rates import HALVING
 from ..taps import WEIGHED
 
 Line = tuple[str, str]
-
-DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}
-"""Titles of thresholds."""
-
+DECIDED = {ABSTAIN: "abstains", OOD: "flags as OOD"}  # titles of thresholds
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
 
 _FORMS = {

@@ -15,16 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import (
-    ABSTAIN,
-    OOD,
-    UNFITTED,
-    Calibration,
-    Conformal,
-    Intervals,
-    LabelDecisions,
-    Threshold,
-)
+from ...bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Conformal, Intervals, LabelDecisions, Threshold
 from ...errors import InputError, listing
 from ...metrics import class_metrics as metrics
 from ...metrics.labels import (
@@ -58,16 +49,9 @@ from .thresholds import (
 )
 
 log = logging.getLogger(__name__)
-
-MIN_EXAMPLES = 10
-"""Lowest number of examples with a label, and without it, for a temperature and a threshold of its own."""
-
-
-ENOUGH = 1000
-"""Number of examples that one temperature cannot overfit."""
-
-LEARNT = 0.995, 0.01
-"""From this accuracy and below this NLL a model may have been trained on the examples."""
+MIN_EXAMPLES = 10  # lowest number of examples with a label, and without it, for a temperature of its own
+ENOUGH = 1000  # number of examples that one temperature cannot overfit
+LEARNT = 0.995, 0.01  # from this accuracy and below this NLL a model may have been trained on the examples
 
 
 @dataclass(frozen=True)
@@ -116,10 +100,7 @@ def _class_scores(sample: Sample, temperature: float) -> dict[str, np.ndarray]:
 
 
 def _thresholds(scores: Scores, ood_scores: Scores | None, wrong: np.ndarray, targets: Targets) -> dict[str, Threshold]:
-    return {
-        ABSTAIN: abstention(scores, wrong, targets.abstain),
-        OOD: flag_threshold(scores, ood_scores, targets.flags),
-    }
+    return {ABSTAIN: abstention(scores, wrong, targets.abstain), OOD: flag_threshold(scores, ood_scores, targets.flags)}
 
 
 def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
@@ -133,10 +114,7 @@ def _before_and_after(sample: Sample, scores: Scores, temperature: float) -> dic
             "ece": metrics.expected_calibration_error(outputs["probabilities"], sample.labels),
             "accuracy": metrics.accuracy(outputs["probabilities"], sample.labels),
         }
-        for name, outputs, each in (
-            ("before", summarise(sample.logits, 1.0), 1.0),
-            ("after", scores, temperature),
-        )
+        for name, outputs, each in (("before", summarise(sample.logits, 1.0), 1.0), ("after", scores, temperature))
     }
 
 
@@ -157,26 +135,19 @@ def fit_spans(sample: Sample, ood: Sample | None, request: Request) -> Calibrati
     words = _class_scores(sample, temperature)
     spans, scores = predicted_spans(words, sample.texts, request.names)
     if not spans:
-        raise InputError(
-            f"the model predicts no span in the {len(sample.labels)} words of {request.about['data']}; give more data"
-        )
+        words_of = f"{len(sample.labels)} words of {request.about['data']}"
+        raise InputError(f"the model predicts no span in the {words_of}; give more data")
     ood_scores = None
     if ood is not None:
         ood_spans, ood_scores = predicted_spans(_class_scores(ood, temperature), ood.texts, request.names)
         if not ood_spans:
-            raise InputError(
-                f"the model predicts no span in {request.about['ood']}, so there is nothing to flag; omit ood (--ood)"
-            )
+            problem = f"the model predicts no span in {request.about['ood']}, so there is nothing to flag"
+            raise InputError(f"{problem}; omit ood (--ood)")
     truth = set(spans_in(sample.texts, [request.names[label] for label in sample.labels]))
     wrong = np.array([span not in truth for span in spans])
     thresholds = _thresholds(scores, ood_scores, wrong, request.targets)
-    fitted = {
-        **request.about,
-        "words": len(sample.labels),
-        "spans": len(spans),
-        "wrong_spans": int(wrong.sum()),
-        **_before_and_after(sample, words, temperature),
-    }
+    counts = {"words": len(sample.labels), "spans": len(spans), "wrong_spans": int(wrong.sum())}
+    fitted = {**request.about, **counts, **_before_and_after(sample, words, temperature)}
     kinds, texts = Counter(span.kind for span in spans), np.array([span.text for span in spans])
     reference = traffic_reference(scores, thresholds, dict(sorted(kinds.items())), texts, sample.inputs)
     return Calibration(temperature, thresholds, None, fitted, reference=reference)
@@ -200,12 +171,9 @@ def fit_labels(sample: Sample, ood: Sample | None, request: Request) -> Calibrat
     assigned = probabilities > np.asarray(limits, np.float32)
     ood_scores = None if ood is None else ood.with_distance(summarise_labels(ood.logits, temperatures))
     thresholds = _thresholds(scores, ood_scores, (assigned != sample.labels).any(axis=1), request.targets)
-    fitted = {
-        **request.about,
-        "common_temperature": common,
-        "before": _label_quality(summarise_labels(sample.logits, np.ones(1))["probabilities"], sample.labels),
-        "after": _label_quality(probabilities, sample.labels),
-    }
+    before = _label_quality(summarise_labels(sample.logits, np.ones(1))["probabilities"], sample.labels)
+    after = _label_quality(probabilities, sample.labels)
+    fitted = {**request.about, "common_temperature": common, "before": before, "after": after}
     target = {"f1": 1.0} if false_alarm is None else {"false_alarm": false_alarm}
     f1 = label_f1(np.ones((1, len(assigned)), np.int32), assigned, sample.labels)
     measured = {name: float(value[0]) for name, value in f1.items() if math.isfinite(value[0])}
@@ -244,18 +212,14 @@ def _label_thresholds(
             unfitted.append(name)
             limits.append(UNFITTED)
     if unfitted:
-        log.warning(
-            "either all or no examples have the label %s: its threshold stays at %g; give examples with and without it",
-            listing(unfitted), UNFITTED,
-        )  # fmt: skip
+        stays = f"its threshold stays at {UNFITTED:g}; give examples with and without it"
+        log.warning("either all or no examples have the label %s: %s", listing(unfitted), stays)
     return limits
 
 
 def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    return {
-        "nll": float(joint_losses(probabilities, labels).mean()),
-        "ece": float(np.mean(label_errors(probabilities, labels))),
-    }
+    ece = float(np.mean(label_errors(probabilities, labels)))
+    return {"nll": float(joint_losses(probabilities, labels).mean()), "ece": ece}
 
 
 def fit_scores(sample: Sample, ood: Sample | None, request: Request) -> Calibration:
@@ -272,16 +236,10 @@ def fit_scores(sample: Sample, ood: Sample | None, request: Request) -> Calibrat
     errors = sample.labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
     ood_scores = None if ood is None else _member_summary(ood, request.activation)
-    thresholds = {
-        ABSTAIN: _score_abstention(scores, errors, targets),
-        OOD: flag_threshold(scores, ood_scores, targets.flags),
-    }
-    fitted = {
-        **request.about,
-        "rmse": rmse(errors),
-        "nll": float(gaussian_nll(errors, variance, scale).mean()),
-        "spearman": rank_correlation(np.abs(errors), variance),
-    }
+    flags = flag_threshold(scores, ood_scores, targets.flags)
+    thresholds = {ABSTAIN: _score_abstention(scores, errors, targets), OOD: flags}
+    nll, spearman = float(gaussian_nll(errors, variance, scale).mean()), rank_correlation(np.abs(errors), variance)
+    fitted = {**request.about, "rmse": rmse(errors), "nll": nll, "spearman": spearman}
     ends = _intervals(scores, sample.labels, scale, request)
     reference = traffic_reference(scores, thresholds, {})
     return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
@@ -340,10 +298,9 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
     before, held_out, after = fitted["before"], fitted.get("held_out", {}).get("nll", -math.inf), fitted["after"]
     notes = learnt_notes(data, after["accuracy"], after["nll"])
     if held_out > before["nll"]:
-        notes.append(
-            f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but "
-            f"{before['nll']:.4f} at temperature 1; calibrate on more than {len(sample.labels)} examples"
-        )
+        worse = f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but"
+        remedy = f"calibrate on more than {len(sample.labels)} examples"
+        notes.append(f"{worse} {before['nll']:.4f} at temperature 1; {remedy}")
         log.warning("%s", notes[-1])
     return notes
 
@@ -352,10 +309,9 @@ def learnt_notes(data: str, accuracy: float, nll: float) -> list[str]:
     """Warn of answers so accurate and confident that the model may have been trained on the examples."""
     if accuracy < LEARNT[0] or nll >= LEARNT[1]:
         return []
-    note = (
-        f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}: was the model trained on "
-        "them, or are training and validation data swapped? Use unseen data, unless the task is this easy"
-    )
+    correct = f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}"
+    asked = "was the model trained on them, or are training and validation data swapped"
+    note = f"{correct}: {asked}? Use unseen data, unless the task is this easy"
     log.warning("%s", note)
     return [note]
 
@@ -364,10 +320,8 @@ def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:
     """A note if labels are 0 or 1 but scores are unbounded logits."""
     if request.activation != "identity" or not is_binary(sample.labels):
         return []
-    note = (
-        f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range: RMSE and "
-        "intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate` instead"
-    )
+    wrong = f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range"
+    note = f"{wrong}: RMSE and intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate`"
     log.warning("%s", note)
     return [note]
 
@@ -386,9 +340,8 @@ class Fit:
         for name, option in targets.special().items():
             if name not in self.supports:
                 options = ", ".join(("coverage", "false alarm", *self.supports))
-                raise InputError(
-                    f"{name} ({option}) does not apply to models with {TASKS[task].gives}; expected {options}"
-                )
+                wrong = f"{name} ({option}) does not apply to models with {TASKS[task].gives}"
+                raise InputError(f"{wrong}; expected {options}")
 
 
 FITS: dict[TaskName, Fit] = {

@@ -1,10 +1,8 @@
 """Temperature of the averaged members: pool, then calibrate (Rahaman & Thiery 2021).
 
-T minimizes the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T), under the prior log T ~ N(log T₀, σ²). The
-average of separately calibrated members would be underconfident. T₀ is 1, or the common T of several labels.
-
-Few examples prove little: up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀; a larger gain moves it.
-With a thousand examples neither prior nor shrinkage matters (docs/research/method.md).
+T minimizes the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T), under the prior log T ~ N(log T₀, σ²), with T₀
+1 or the common T of several labels. Up to a gain of :data:`LEAST_GAIN` in log-likelihood T stays at T₀, since few
+examples prove little; with a thousand neither prior nor shrinkage matters (docs/research/method.md).
 """
 
 from __future__ import annotations
@@ -16,17 +14,10 @@ import numpy as np
 
 from ...metrics.uncertainty import blocks, logsumexp
 
-SIGMA = 0.5
-"""Standard deviation of log T before the data are seen."""
-
-LEAST_GAIN = 2.5
-"""Gain in log-likelihood, in nats over all examples, up to which T stays; twice this gain moves it by 94 %."""
-
-FOLDS = 5
-"""Parts of the examples, each measured at the temperature of the others."""
-
-STEP = 0.5
-"""Step in log T of the search for an interval that contains the best T."""
+SIGMA = 0.5  # standard deviation of log T before the data are seen
+LEAST_GAIN = 2.5  # gain in log-likelihood, nats over all examples, up to which T stays; twice it moves T by 94 %
+FOLDS = 5  # parts of the examples, each measured at the temperature of the others
+STEP = 0.5  # step in log T of the search for an interval that contains the best T
 
 
 def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, around: float = 1.0) -> float:

@@ -20,24 +20,12 @@ from ...metrics.rates import beta_quantile, rate_range
 from ...metrics.uncertainty import uncertainty
 from .targets import Coverage, FalseAlarm, Risk
 
-Scores = Mapping[str, np.ndarray]
-"""Scores [N] of inputs, labels or spans by name, and their ``probabilities`` [N, C]."""
-
-DELTA = 0.05
-"""Probability that a bound on the selective risk fails."""
-
-COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
-"""Names of the two thresholds' levels in messages."""
-
-BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1); C · log 2 for multi-label models."""
-
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Shares of examples below the edges of a histogram, most certain first: deciles, finer at the uncertain end."""
-
-RESOLUTION = 1e-4
-"""Lowest width of a bin, relative for values above 1, since backends round differently. For scores with own units it is
-relative to the spread of the values too."""
+Scores = Mapping[str, np.ndarray]  # scores [N] of inputs, labels or spans by name, and their ``probabilities`` [N, C]
+DELTA = 0.05  # probability that a bound on the selective risk fails
+COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"  # levels' names in messages
+BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")  # from 0 to log C, or 1
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # shares of examples below the edges of a histogram
+RESOLUTION = 1e-4  # lowest width of a bin, as backends round; relative to values above 1, and to a spread below 1
 
 
 def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
@@ -150,10 +138,9 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
         else:
             high = middle - 1
     if best < 0:
-        raise InputError(
-            f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence on {len(scores)} "
-            f"examples with {int(errors[-1])} wrong answers; give more examples or a higher --risk"
-        )
+        problem = f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence"
+        given = f"{len(scores)} examples with {int(errors[-1])} wrong answers"
+        raise InputError(f"{problem} on {given}; give more examples or a higher --risk")
     return gap(ordered, best, limit)
 
 
@@ -201,17 +188,13 @@ def traffic_reference(scores: Scores, thresholds: Mapping[str, Threshold], label
     limits = {field: thresholds[name] for field, name in RATES.items()}
     beyond = {field: limit.beyond(scores[limit.score]) for field, limit in limits.items()}
     rates = {field: Rate(len(np.unique(units[flags])), count) for field, flags in beyond.items()}
-    return TrafficReference(count, rates, _histograms(scores), labels)
-
-
-def _histograms(scores: Scores) -> dict[str, Histogram]:
     histograms = {}
     for name, values in scores.items():
         if values.ndim == 1 and len(values):
             own_units = name in ("score", "score_variance")
             edges = bin_edges(uncertainty(scores, name), turned=SIDES.get(name) == "below", own_units=own_units)
             histograms[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
-    return histograms
+    return TrafficReference(count, rates, histograms, labels)
 
 
 def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:

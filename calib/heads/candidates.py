@@ -20,11 +20,8 @@ from ...errors import InputError
 from ...models.plan_cost import cost_of
 from .selection import choose_apart, choose_heads
 
-SHARES = 1.0, 0.75, 0.5, 0.25
-"""Positions of the tried plans among all plans of one fork within the budget, smallest first."""
-
-Search = Callable[[Sequence[int]], tuple[Keep, ...]]
-"""Function from head counts [L] to the heads of each member."""
+SHARES = 1.0, 0.75, 0.5, 0.25  # places of the tried plans among all plans of a fork within the budget, smallest first
+Search = Callable[[Sequence[int]], tuple[Keep, ...]]  # function from head counts [L] to the heads of each member
 
 
 @dataclass(frozen=True)
@@ -110,10 +107,8 @@ def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError
     """The error without a candidate: the budget is too small, or members keep the same heads at every fork."""
     if cheapest is not None and cheapest.ratio > budget:
         return _unreachable(budget, members, cheapest)
-    return InputError(
-        f"all {members} members keep the same heads at the fork of every plan; raise the noise, or use another seed or "
-        "diversity"
-    )
+    wrong = f"all {members} members keep the same heads at the fork of every plan"
+    return InputError(f"{wrong}; raise the noise, or use another seed or diversity")
 
 
 def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float | None = None) -> InputError:
@@ -121,10 +116,9 @@ def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float
     least = round_up(cheapest.ratio)
     most = max(least, round_up(enough or 0))
     costs = f"{least}" if most == least else f"{least} to {most}, depending on its heads,"
-    return InputError(
-        f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs} "
-        f"× the single model's operations (fork at layer {cheapest.fork}); use a budget of at least {most}"
-    )
+    wrong = f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs}"
+    wrong += f" × the single model's operations (fork at layer {cheapest.fork})"
+    return InputError(f"{wrong}; use a budget of at least {most}")
 
 
 def _uniform(architecture: Architecture, fork: int) -> Iterator[list[int]]:

@@ -22,14 +22,11 @@ from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
 from ...models.family_registry import blocks_of
 from ...progress import Progress
-from .circuits import Settings, find_circuits
+from .circuits import Counts, find_circuits
 from .methods import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members
 from .selection import choose_apart, diversify, drawn_facts, drawn_scores, group_scores, heads_of_groups
 from .taylor import taylor_scores
 from .trials import HeldOut
-
-Counts = Sequence[Sequence[int]]
-"""Number of heads of each member in each layer, [M][L]; groups of heads if these share their keys."""
 
 
 @dataclass(frozen=True)
@@ -161,13 +158,9 @@ class Choice:
         job = self.job
         if method.average and any(list(row) != list(counts[0]) for row in counts):
             raise InputError("average needs one keep for all circuits, but keep has several entries; give one")
-        settings = Settings(
-            [list(row) for row in counts], method.objective, method.diversity, deviation(method), method.average,
-            job.seed, method.masking,
-        )  # fmt: skip
         state = None if method.state is None else Path(method.state) / f"search {len(self._states)}"
         circuits = find_circuits(
-            job.model, job.scoring, job.ood, job.processor, settings,
+            job.model, job.scoring, job.ood, job.processor, method, counts, job.seed,
             batch_size=job.reading.batch_size, state=state, progress=job.progress,
         )  # fmt: skip
         if state is not None:

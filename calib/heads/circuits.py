@@ -1,12 +1,9 @@
 """Circuits: the heads most important for an objective, searched layer by layer (after HeadMap, Wang et al. 2025).
 
-The search goes from the first layer to the last. It masks heads of earlier layers, keeps later layers whole, masks each
-head of the layer in turn, and evaluates the objective (``calib.heads.objectives``) on the validation set. The score of
-a head is the objective without it, so important heads have high scores. The circuit keeps the k heads of highest score,
-with k from ``keep``. A layer that keeps all heads is not scored.
-
-By default the *pruned* heads of earlier layers are masked, so that the final masked model is the member of the plan.
-HeadMap masks the *selected* heads, which gives worse circuits with many heads (docs/research/clinc150.md).
+The search goes from the first layer to the last, and masks each head of a layer in turn. The score of a head is the
+objective (``calib.heads.objectives``) without it on the validation set; the circuit keeps the k heads of highest score.
+Of earlier layers, the *pruned* heads are masked, so that the final masked model is the member of the plan, or the
+*selected* heads, as HeadMap does, which gives worse circuits with many heads (docs/research/clinc150.md).
 
 M circuits differ by resamples of the validation set, or by noise on the scores: ε standard normal with zero sum over
 the circuits × ``noise`` × spread of the layer's scores (1.4826 × median absolute deviation). The average of M circuits
@@ -34,10 +31,12 @@ from ...errors import InputError, cut
 from ...models.family_registry import read_weights
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
-from .objectives import Statistics, evaluate
+from .methods import Circuit, deviation
+from .objectives import evaluate
 from .selection import choose_heads, deviates, resampled_counts
 
 SCORES = "scores.json"
+Counts = Sequence[Sequence[int]]  # heads of each member in each layer, [M][L]; groups of heads that share their keys
 
 
 class Layer(Spec, frozen=True):
@@ -45,19 +44,6 @@ class Layer(Spec, frozen=True):
 
     keep: Keep
     scores: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a search; ``counts`` of heads to keep are [circuits][layers]."""
-
-    counts: Sequence[Sequence[int]]
-    objective: str
-    diversity: str
-    noise: float
-    average: bool
-    seed: int
-    masking: str = "pruned"
 
 
 @dataclass(frozen=True)
@@ -70,42 +56,39 @@ class Circuits:
     after: dict[str, float]
 
 
-def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, settings: Settings,
-                  *, batch_size: int = 32, state: Path | None = None,
+def find_circuits(model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor, method: Circuit,
+                  counts: Counts, seed: int, *, batch_size: int = 32, state: Path | None = None,
                   progress: Progress = no_progress) -> Circuits:  # fmt: skip
-    """Search circuits of one model; the folder ``state`` stores intermediate scores."""
+    """Search circuits that keep ``counts`` of heads; the folder ``state`` stores intermediate scores."""
     try:
-        search = _Search(model, examples, ood, processor, settings, batch_size, state)
+        search = _Search(model, examples, ood, processor, method, counts, seed, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):
             pass
         members = search.members()
         everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
         return Circuits(members, search.scores(), search.metrics([everything]), search.metrics(members))
     except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"the GPU ran out of memory during the search of circuits ({cut(error, 120)}); use smaller batches"
-        ) from error
+        wrong = f"the GPU ran out of memory during the search of circuits ({cut(error, 120)})"
+        raise InputError(f"{wrong}; use smaller batches") from error
 
 
 class _Search:
     """One search: examples, weights, and the scores so far by the heads kept in lower layers."""
 
     def __init__(self, model: nn.Module, examples: Examples, ood: Examples | None, processor: Processor,
-                 settings: Settings, batch_size: int, state: Path | None) -> None:  # fmt: skip
-        self.settings = settings
+                 method: Circuit, counts: Counts, seed: int, batch_size: int, state: Path | None) -> None:  # fmt: skip
+        self.method, self.counts, self.seed = method, counts, seed
         self.runs = MaskedRuns(model, examples, ood, processor, batch_size)
         self.architecture = self.runs.architecture
-        if settings.objective != "nll" and self.runs.questions.regression:
-            raise InputError(f"the objective {settings.objective!r} needs entropies; a regression has none: use 'nll'")
-        circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
-        bootstrap = settings.diversity == "bootstrap" and circuits > 1
+        if method.objective != "nll" and self.runs.questions.regression:
+            raise InputError(f"the objective {method.objective!r} needs entropies; a regression has none: use 'nll'")
+        circuits, heads, layers = len(counts), self.architecture.heads, self.architecture.layers
+        bootstrap = method.diversity == "bootstrap" and circuits > 1
         self._sizes = len(examples), 0 if ood is None else len(ood)
-        self._weights = [
-            resampled_counts(self._sizes, settings.seed, circuit) if bootstrap else [np.ones(n) for n in self._sizes]
-            for circuit in range(circuits)
-        ]
-        noise = settings.noise if settings.diversity == "noise" and circuits > 1 else 0.0
-        self._noise = noise * deviates(circuits, (layers, heads), settings.seed) if noise else None
+        ones = [np.ones(size) for size in self._sizes]
+        self._weights = [resampled_counts(self._sizes, seed, m) if bootstrap else ones for m in range(circuits)]
+        noise = deviation(method) if method.diversity == "noise" and circuits > 1 else 0.0
+        self._noise = noise * deviates(circuits, (layers, heads), seed) if noise else None
         digest = "" if state is None else self._digest(model, batch_size, examples)
         self._checkpoint = Checkpoint(state, {"settings, data or model": digest}, "search")
         saved = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
@@ -122,7 +105,7 @@ class _Search:
     def total(self) -> int:
         """Largest number of remaining steps; equal circuits share theirs."""
         layers, open_layers = self.architecture.layers, set()
-        for circuit, counts in enumerate(self.settings.counts):
+        for circuit, counts in enumerate(self.counts):
             keep = self._follow(circuit)
             scored = [layer for layer in range(len(keep), layers) if counts[layer] < self.architecture.heads]
             open_layers |= {(layer, keep if layer == len(keep) else circuit) for layer in scored}
@@ -131,29 +114,28 @@ class _Search:
     def members(self) -> tuple[Keep, ...]:
         """The heads of each member."""
         keeps = [self._follow(circuit) for circuit in range(len(self._weights))]
-        if not self.settings.average:
+        if not self.method.average:
             return tuple(keeps)
         tables = [self._raw(circuit, keep) for circuit, keep in enumerate(keeps)]
-        return (choose_heads(np.mean(tables, axis=0), list(self.settings.counts[0])),)
+        return (choose_heads(np.mean(tables, axis=0), list(self.counts[0])),)
 
     def scores(self) -> list[list[list[float] | None]]:
         """Scores before noise, with six digits; ``None`` for layers that keep all heads."""
         scores: list[list[list[float] | None]] = []
-        for circuit, counts in enumerate(self.settings.counts):
+        for circuit, counts in enumerate(self.counts):
             rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
             scores.append([[float(f"{each:.6g}") for each in row] if count < len(row) else None for row, count in rows])
         return scores
 
     def metrics(self, members: Sequence[Keep]) -> dict[str, float]:
         """Accuracy, NLL and AUROC of averaged probabilities on the validation set; RMSE of a regression."""
-        logits = torch.stack([self.runs.pruned(keep) for keep in members])
-        metrics = self.runs.questions.metrics(logits, sum(self._sizes))
+        metrics = self.runs.questions.metrics(self.runs.pruned(members), sum(self._sizes))
         return {name: round(value, 5) for name, value in metrics.items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
         """Extend the circuit ``keep`` up to the first layer without scores."""
         for layer in range(len(keep), self.architecture.layers):
-            count = self.settings.counts[circuit][layer]
+            count = self.counts[circuit][layer]
             if count == self.architecture.heads:
                 keep = (*keep, tuple(range(count)))
                 continue
@@ -171,21 +153,19 @@ class _Search:
         losses, entropy = np.zeros((heads, count)), np.zeros((heads, sum(self._sizes)))
         for batch, rows in enumerate(self.runs.each_head_masked(self._running(keep))):
             if not rows.isfinite().all():
-                raise InputError(
-                    f"with a head of layer {len(keep)} masked, the model's logits are not finite (NaN or infinity); "
-                    "check its weights"
-                )
+                wrong = f"with a head of layer {len(keep)} masked, the model's logits are not finite (NaN or infinity)"
+                raise InputError(f"{wrong}; check its weights")
             self.runs.questions.measure(batch, rows, losses, entropy)
             yield from range(self.architecture.layers - len(keep))
-        statistics = Statistics(losses, entropy[:, :count], entropy[:, count:])
-        tables = [evaluate(self.settings.objective, statistics, *weights) for weights in self._weights]
+        sides = losses, entropy[:, :count], entropy[:, count:]
+        tables = [evaluate(self.method.objective, *sides, *weights) for weights in self._weights]
         self._tables[keep] = np.stack(tables)
         if self._checkpoint.folder is not None:
             self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._tables.items()])
 
     def _running(self, keep: Keep) -> Keep:
         """Unmasked heads of earlier layers during the scoring of the layer after ``keep``."""
-        if self.settings.masking == "pruned":
+        if self.method.masking == "pruned":
             return keep
         heads = set(range(self.architecture.heads))
         return tuple(row if len(row) == len(heads) else tuple(sorted(heads - set(row))) for row in keep)
@@ -193,16 +173,18 @@ class _Search:
     def _raw(self, circuit: int, keep: Keep) -> np.ndarray:
         """Scores of the circuit before noise, [L, H]; zero in layers that keep all heads."""
         table = np.zeros((self.architecture.layers, self.architecture.heads))
-        for layer, count in enumerate(self.settings.counts[circuit]):
+        for layer, count in enumerate(self.counts[circuit]):
             if count < self.architecture.heads:
                 table[layer] = self._tables[keep[:layer]][circuit]
         return table
 
     def _digest(self, model: nn.Module, batch_size: int, examples: Examples) -> str:
         """Hexadecimal SHA-256 of everything that affects the search."""
-        counts, order = [list(row) for row in self.settings.counts], [batch.tolist() for batch in self.runs.batches]
-        settings = {**vars(self.settings), "batch_size": batch_size, "sizes": self._sizes, "counts": counts}
-        digest = hashlib.sha256(json.dumps({**settings, "order": order}, sort_keys=True).encode())
+        counts, order = [list(row) for row in self.counts], [batch.tolist() for batch in self.runs.batches]
+        settings = {name: getattr(self.method, name) for name in ("objective", "masking", "average", "diversity")}
+        settings |= {"noise": deviation(self.method), "seed": self.seed, "batch_size": batch_size, "counts": counts}
+        settings |= {"sizes": self._sizes, "order": order}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         for tensors in (read_weights(model), *map(self.runs.tensors, range(len(self.runs.batches)))):
             for name, tensor in tensors.items():
                 digest.update(f"{name} {list(tensor.shape)}".encode())

@@ -7,7 +7,7 @@ cheaper than one forward pass for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,8 @@ from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
 from .objectives import Questions
 
-RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
-"""Number of tokens in one pass: enough for fast products, few enough for a CPU's caches."""
-
-CACHE_BYTES = 2 * 2**30
-"""Largest memory of cached layer inputs; further batches are recomputed from their embeddings."""
+RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}  # tokens in one pass: enough for fast products, few enough for CPU caches
+CACHE_BYTES = 2 * 2**30  # largest memory of cached layer inputs; further batches are recomputed from their embeddings
 
 
 def entered(module: FusedClassifier, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -43,6 +40,27 @@ def pruned_layer(module: FusedClassifier, layer: int, x: Tensor, mask: Tensor | 
     gate = x.new_zeros(1, module.architecture.heads)
     gate[0, list(keep)] = 1
     return module.through(layer, x, mask, gate)
+
+
+@torch.no_grad()
+def pruned_logits(
+    module: FusedClassifier, keeps: Iterable[Keep], batches: Iterable[Batch], questions: Questions
+) -> dict[Keep, Tensor]:
+    """Logits of questions [R, C] of every pruned member; layers below its first pruned layer run once a batch."""
+    heads, layers = module.architecture.heads, module.architecture.layers
+    forks = {keep: next((at for at, row in enumerate(keep) if len(row) < heads), layers) for keep in keeps}
+    rows: dict[Keep, list[Tensor]] = {keep: [] for keep in forks}
+    for batch, arrays in enumerate(batches):
+        x, mask = entered(module, {name: torch.from_numpy(array) for name, array in arrays.items()})
+        trunk = [x]
+        for layer in range(max(forks.values())):
+            trunk.append(module.through(layer, trunk[-1], mask))
+        for keep, fork in forks.items():
+            x = trunk[fork]
+            for layer in range(fork, layers):
+                x = pruned_layer(module, layer, x, mask, keep[layer])
+            rows[keep].append(questions.rows(batch, module.classified(x, mask)[0]))
+    return {keep: torch.cat(parts) for keep, parts in rows.items()}
 
 
 class MaskedRuns:
@@ -86,12 +104,10 @@ class MaskedRuns:
             runs = [self._variants(len(keep), *part) for part in zip(x.split(size, dim=1), masks, strict=False)]
             yield self.questions.rows(batch, torch.cat(runs, dim=1))
 
-    @torch.no_grad()
-    def pruned(self, keep: Keep) -> Tensor:
-        """Logits of all questions [R, C] from the model with only these heads."""
-        entering = (self._entering(batch, keep) for batch in range(len(self.batches)))
-        logits = (self.module.classified(x, mask)[0] for x, mask in entering)
-        return torch.cat([self.questions.rows(batch, each) for batch, each in enumerate(logits)])
+    def pruned(self, members: Sequence[Keep]) -> Tensor:
+        """Logits of all questions [M, R, C] from the model with only the heads of each member."""
+        logits = pruned_logits(self.module, members, self._tensors, self.questions)
+        return torch.stack([logits[keep] for keep in members])
 
     def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
         """Inputs of the layer [1, B, T, d] → logits [H, B, C]; for token classification [H, B, T, C]."""

@@ -13,12 +13,8 @@ from ...errors import InputError, check_choice, cut
 Diversity = Literal["noise", "bootstrap"]
 Objective = Literal["separation", "nll", "both"]
 Masking = Literal["pruned", "selected"]
-
-NOISE = 0.5
-"""Default standard deviation of the noise."""
-
-PSEUDO = "auto"
-"""Value of ``ood`` that synthesises OOD data from the labelled data (``data.corruptions``)."""
+NOISE = 0.5  # default standard deviation of the noise
+PSEUDO = "auto"  # value of ``ood`` that synthesises OOD data from the labelled data (``data.corruptions``)
 
 
 @dataclass(frozen=True)
@@ -113,11 +109,8 @@ class Dropout:
             raise InputError(f"rate is {cut(self.rate)}; expected a probability above 0 and below 1, such as 0.1")
 
 
-Method = Taylor | Circuit | Random | Dropout
-"""Method that chooses the heads of a member."""
-
+Method = Taylor | Circuit | Random | Dropout  # method that chooses the heads of a member
 METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random, "dropout": Dropout}
-"""Names of the methods in plans; a name alone means the default options."""
 
 
 @dataclass(frozen=True)

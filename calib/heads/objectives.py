@@ -7,20 +7,16 @@ out-of-distribution (OOD) examples o. A bootstrap draws example x w_x times; wit
     separation  Σ_i Σ_o w_i w_o · log(1 + exp(H_i − H_o))  ÷  Σ_i Σ_o w_i w_o
     both        nll + separation
 
-``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth substitute
-for 1 − AUROC.
+``separation`` is the log-loss of identifying the OOD example of a pair by the entropies: a smooth 1 − AUROC.
 
-An input has one or several questions, each a softmax. Classification has one question: the class. Each label of a
-multi-label model, and a relevance score, is a question with the logits 0 and z (``calib.losses``). Token classification
-has a question for each word. Entropy and loss of an input are sums over its questions. For token classification they
-are the entropy of the least certain word, as in spans, and the mean loss of tagged words, as in training. For a
-regression ``nll`` is the squared error; it has no entropy.
+An input has one or several questions, each a softmax: its class, each of its labels or its relevance (with the logits
+0 and z, as in ``calib.losses``), or the tag of each word. Entropy and loss of an input are sums over its questions; of
+words they are the entropy of the least certain one, and the mean loss. A regression's ``nll`` is the squared error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,22 +34,14 @@ from ...tasks.regression import loss_of
 from ..losses import activated, label_pairs
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Losses [V, N] of V variants of a model, nats, and entropies of labelled [V, N] and OOD examples [V, K]."""
-
-    losses: np.ndarray
-    entropies: np.ndarray
-    ood_entropies: np.ndarray
-
-
-def evaluate(objective: str, statistics: Statistics, weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:
-    """The objective of each variant, [V] float64, with weights w of in-distribution and of OOD examples."""
-    value = np.zeros(len(statistics.losses))
+def evaluate(objective: str, losses: np.ndarray, entropies: np.ndarray, ood_entropies: np.ndarray,
+             weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:  # fmt: skip
+    """The objective [V] of V variants, from losses and entropies [V, N] and [V, K] of OOD examples, with weights w."""
+    value = np.zeros(len(losses))
     if objective in ("nll", "both"):
-        value += statistics.losses @ weights / weights.sum()
+        value += losses @ weights / weights.sum()
     if objective in ("separation", "both"):
-        pairs = zip(statistics.entropies, statistics.ood_entropies, strict=True)
+        pairs = zip(entropies, ood_entropies, strict=True)
         value += [_separation(inside, outside, weights, ood_weights) for inside, outside in pairs]
     return value
 
@@ -155,16 +143,14 @@ class Questions:
             metrics["auroc_predictive_entropy"] = auroc(entropy[: self.count], entropy[self.count :])
             if self._task == "classification":
                 confidence = rows.exp().amax(dim=-1).numpy()
-                metrics["auroc_max_probability"] = auroc(
-                    -confidence[texts < self.count], -confidence[texts >= self.count]
-                )
+                known = texts < self.count
+                metrics["auroc_max_probability"] = auroc(-confidence[known], -confidence[~known])
         return metrics
 
     def accuracy(self, correct: np.ndarray, texts: np.ndarray) -> float:
         """Share of inputs with correct answers to all questions; for token classification, share of words."""
-        return float(
-            correct.mean() if self.tagged else (np.bincount(texts, ~correct, minlength=self.count) == 0).mean()
-        )
+        right = correct if self.tagged else np.bincount(texts, ~correct, minlength=self.count) == 0
+        return float(right.mean())
 
     def mean(self, values: np.ndarray) -> float:
         """Mean of the inputs' sums; for token classification, mean over words."""

@@ -12,7 +12,8 @@ from ...bundle.head_plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
 from .candidates import Candidate, check_reachable, find_candidates, unpruned
-from .choosing import AccuracyLossError, Choice, Counts
+from .choosing import AccuracyLossError, Choice
+from .circuits import Counts
 from .methods import Budget
 from .selection import ANY, within
 from .trials import Trial, choose, loss_text, measure
@@ -42,29 +43,21 @@ def plan_within(
         architecture, choice.tables, limit,
         forks=forks, sequence=tokens, search=search, drawn=choice.drawn, to_tune=budget.to_tune,
     )  # fmt: skip
-    single, *trials = measure(
-        job.module, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
-    )
+    prepared, candidates = job.held_out(held_out), [unpruned(architecture), *candidates]
+    single, *trials = measure(job.module, candidates, prepared, progress=job.progress)
     margin = choice.max_accuracy_loss
     anything = budget.to_tune or margin >= ANY  # tuning will change the accuracy
     allowed = [trial for trial in trials if anything or within(trial.lost(single), margin)]
     if not allowed:
         best = min(trials, key=lambda trial: trial.lost(single))
-        raise AccuracyLossError(
-            f"the best of {len(trials)} plans within {limit:g} × the single model's operations has {best.quality()} on "
-            f"{len(held_out)} held-out examples, but the single model has {single.quality()}; allow a larger budget, "
-            f"or a loss of more than {loss_text(f'{margin:g}', single)} (--max-accuracy-loss)"
-        )
+        wrong = f"the best of {len(trials)} plans within {limit:g} × the single model's operations has {best.quality()}"
+        wrong += f" on {len(held_out)} held-out examples, but the single model has {single.quality()}"
+        remedy = f"a loss of more than {loss_text(f'{margin:g}', single)} (--max-accuracy-loss)"
+        raise AccuracyLossError(f"{wrong}; allow a larger budget, or {remedy}")
     chosen = choose(allowed)
-    facts = {
-        "limit": limit,
-        "to_tune": budget.to_tune,
-        **chosen.to_json(),
-        "sequence": tokens,
-        "examples_held_out": len(held_out),
-        "single": single.to_json(),
-        "candidates": [trial.to_json() for trial in sorted(trials, key=lambda trial: trial.nll)],
-    }
+    facts = {"limit": limit, "to_tune": budget.to_tune, **chosen.to_json(), "sequence": tokens}
+    facts |= {"examples_held_out": len(held_out), "single": single.to_json()}
+    facts["candidates"] = [trial.to_json() for trial in sorted(trials, key=lambda trial: trial.nll)]
     return chosen.candidate.members, {**choice.provenance([chosen.candidate.counts] * members), "budget": facts}
 
 
@@ -82,18 +75,15 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
         attempts.append({"counts": [list(row) for row in tried], **_quality(trial), **_quality(single, "single_")})
         if within(losses[-1], margin):
             if len(attempts) > 1:
-                log.warning(
-                    "the requested circuits lost %s on %d held-out examples, more than %g; the plan now forks at layer "
-                    "%d, keeps %s heads there, and loses %.1f",
-                    loss_text(f"{losses[0]:.1f}", single), len(held_out), margin, fork,
-                    sorted({row[fork] for row in tried}), losses[-1],
-                )  # fmt: skip
+                lost = f"{loss_text(f'{losses[0]:.1f}', single)} on {len(held_out)} held-out examples"
+                kept = f"keeps {sorted({row[fork] for row in tried})} heads there, and loses {losses[-1]:.1f}"
+                now = f"the plan now forks at layer {fork}, {kept}"
+                log.warning("the requested circuits lost %s, more than %g; %s", lost, margin, now)
             facts = {"limit": margin, "examples_held_out": len(held_out), "attempts": attempts}
             return members, {**choice.provenance(tried), "margin": facts}
-    raise AccuracyLossError(
-        f"circuits lose {loss_text(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples even with a fork "
-        f"at layer {fork}; expected at most {margin:g}; raise --max-accuracy-loss, or give more data"
-    )
+    lost = f"circuits lose {loss_text(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples"
+    remedy = f"expected at most {margin:g}; raise --max-accuracy-loss, or give more data"
+    raise AccuracyLossError(f"{lost} even with a fork at layer {fork}; {remedy}")
 
 
 def _quality(trial: Trial, prefix: str = "") -> dict[str, float]:

@@ -38,11 +38,8 @@ from .selection import (
 )
 
 log = logging.getLogger(__name__)
-
 USUAL = Budget()
-
-EXAMPLES = 2048
-"""Default number of calibration examples."""
+EXAMPLES = 2048  # default number of calibration examples
 
 
 def plan_heads(
@@ -227,8 +224,5 @@ def _check_traced(methods: Sequence[Method], keep: Any) -> None:
 
 def data_provenance(calibration: Examples) -> dict[str, Any]:
     """Provenance of the calibration data."""
-    return {
-        "data": calibration.name,
-        "examples": len(calibration),
-        "labels_sha256": hashlib.sha256(np.asarray(calibration.labels).tobytes()).hexdigest(),
-    }
+    digest = hashlib.sha256(np.asarray(calibration.labels).tobytes()).hexdigest()
+    return {"data": calibration.name, "examples": len(calibration), "labels_sha256": digest}

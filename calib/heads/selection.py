@@ -14,8 +14,7 @@ from ...data.examples import Examples
 from ...errors import InputError, cut, listing
 from .methods import Method, Random, groups_of
 
-Table = np.ndarray | Sequence[np.ndarray]
-"""A member's score of every head, [L, H]."""
+Table = np.ndarray | Sequence[np.ndarray]  # a member's score of every head, [L, H]
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
@@ -118,11 +117,6 @@ def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.nd
     return -behind.astype(np.float64)
 
 
-def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as one count for each member and layer, [members][layers], of a model with equal layers."""
-    return group_counts(keep, members, [Block("", "", heads, heads, 1, (), False)] * layers, fork_from)
-
-
 def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: int = 0) -> list[list[int]]:
     """``keep`` as numbers of groups of heads that share keys (mostly single heads), by member and layer."""
     several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)
@@ -140,9 +134,8 @@ def _of_layers(keep: Any, layers: int, fork_from: int) -> list[Any]:
         values *= forked
     if len(values) != forked:
         where = f" from layer {fork_from} on" if fork_from else ""
-        raise InputError(
-            f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {forked} layers{where}"
-        )
+        wrong = f"keep has {len(values)} entries {listing(values)}"
+        raise InputError(f"{wrong}; expected one, or one for each of {forked} layers{where}")
     return values
 
 
@@ -167,14 +160,11 @@ def group_scores(scores: np.ndarray, blocks: Sequence[Block]) -> list[np.ndarray
 def heads_of_groups(keep: Keep, blocks: Sequence[Block]) -> Keep:
     """The heads in the groups that each block keeps."""
     sizes = [block.heads // block.groups for block in blocks]
-    return tuple(
-        tuple(group * size + head for group in row for head in range(size))
-        for row, size in zip(keep, sizes, strict=True)
-    )
+    rows = zip(keep, sizes, strict=True)
+    return tuple(tuple(group * size + head for group in row for head in range(size)) for row, size in rows)
 
 
-MIN_HELD_OUT, MAX_HELD_OUT = 64, 512
-"""Limits of the number of held-out examples."""
+MIN_HELD_OUT, MAX_HELD_OUT = 64, 512  # limits of the number of held-out examples
 
 
 def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
@@ -187,8 +177,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
 
 
-ANY = 100.0
-"""Margin that allows any loss."""
+ANY = 100.0  # margin that allows any loss
 
 
 def within(loss: float, margin: float) -> bool:

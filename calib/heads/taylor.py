@@ -7,21 +7,21 @@ tokens is the derivative of the loss by a gate of value 1 on the head. One backw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...bundle.traced import AnyArchitecture, Block
+from ...bundle.traced import AnyArchitecture
 from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
 from ...errors import InputError
 from ...models.family_registry import architecture_of, blocks_of
+from ...models.tracing.slices import gated_heads
 from ...progress import Progress, no_progress
 from ...tasks.regression import loss_of
 from ..losses import label_losses, score_losses
@@ -36,11 +36,8 @@ def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
     scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
     loss = losses_of(architecture, examples)
-    steps = progress(
-        item_batches(examples.inputs, processor, architecture, batch_size),
-        -(-len(examples) // batch_size),
-        "scoring attention heads",
-    )
+    batches = item_batches(examples.inputs, processor, architecture, batch_size)
+    steps = progress(batches, -(-len(examples) // batch_size), "scoring attention heads")
     training = model.training
     model.eval()
     try:
@@ -56,15 +53,12 @@ def taylor_scores(model: nn.Module, examples: Examples, processor: Processor,
     finally:
         model.train(training)
     if not np.isfinite(scores).all():
-        raise InputError(
-            f"head importance of this {architecture.family!r} model is not finite (NaN or infinity) for some example; "
-            "check inputs and weights for an overflow of float32, or plan with --method random"
-        )
+        wrong = f"head importance of this {architecture.family!r} model is not finite (NaN or infinity)"
+        raise InputError(f"{wrong}; check inputs and weights for an overflow, or plan with --method random")
     return scores
 
 
-Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B] or [B, C] (tokens: [B, T, C] and [B, T]) → the loss of each example, [B]."""
+Losses = Callable[[Tensor, Tensor], Tensor]  # logits [B, C], labels [B] or [B, C] (of tokens with T) → losses [B]
 
 
 def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
@@ -83,25 +77,3 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy of each text's labelled tokens, nats; 0 without labelled tokens."""
     each = nn.functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="none", ignore_index=IGNORED)  # [B, T]
     return each.sum(dim=1) / (labels != IGNORED).sum(dim=1).clamp_min(1)
-
-
-@contextmanager
-def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tensor]) -> Iterator[None]:
-    """Multiply every head's output, before the output projection, by its gate [B or 1, H]."""
-
-    def gate(block: Block, own: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
-        def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            states = args[0]
-            if states.shape[0] % len(own):
-                raise InputError(
-                    f"{block.output} mixes the examples of a batch, so heads cannot be scored; choose method 'random'"
-                )
-            by_head = states.reshape(len(own), -1, block.heads, block.head_width)
-            return ((by_head * own[:, None, :, None]).reshape(states.shape),)
-
-        return apply
-
-    with ExitStack() as hooks:
-        for block, own in zip(blocks, gates, strict=True):
-            hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(gate(block, own)).remove)
-        yield

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ...bundle.architecture import Architecture
-from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
 from ...data.processor import Processor
@@ -28,11 +27,10 @@ from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
 from ..losses import activated
 from .candidates import Candidate, round_up
-from .masking import entered, pruned_layer
+from .masking import pruned_logits
 from .objectives import Questions
 
-TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
-"""Candidate temperatures, 0.25 to 4."""
+TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))  # candidate temperatures, 0.25 to 4
 
 
 @dataclass(frozen=True)
@@ -120,13 +118,12 @@ def measure(
     module: FusedClassifier, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
     """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples."""
-    keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
-    logits = _logits_of(module, keeps, held_out, progress)
+    keeps = dict.fromkeys(keep for candidate in candidates for keep in candidate.members)
+    steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
+    logits = pruned_logits(module, keeps, steps, held_out.questions)
     tried = _regression_trial if held_out.questions.regression else _trial
-    return [
-        tried(candidate, torch.stack([logits[keep] for keep in candidate.members]), held_out)
-        for candidate in progress(candidates, len(candidates), "comparing plans")
-    ]
+    plans = progress(candidates, len(candidates), "comparing plans")
+    return [tried(plan, torch.stack([logits[keep] for keep in plan.members]), held_out) for plan in plans]
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -147,13 +144,9 @@ def _trial(candidate: Candidate, logits: Tensor, held_out: HeldOut) -> Trial:
     logs = (logits / TEMPERATURES[best]).double().log_softmax(dim=-1)
     mean = logs.exp().mean(dim=0)
     information = torch.special.entr(mean).sum(dim=-1) + (logs.exp() * logs).sum(dim=-1).mean(dim=0)
-    return Trial(
-        candidate,
-        TEMPERATURES[best],
-        held_out.by_text(losses[best].numpy()),
-        held_out.questions.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy(), held_out.texts),
-        held_out.questions.mean(information.clamp(min=0).numpy()),
-    )
+    questions, by_text = held_out.questions, held_out.by_text(losses[best].numpy())
+    accuracy = questions.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy(), held_out.texts)
+    return Trial(candidate, TEMPERATURES[best], by_text, accuracy, questions.mean(information.clamp(min=0).numpy()))
 
 
 def _regression_trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
@@ -170,25 +163,3 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     chosen = logits.gather(-1, labels.expand(len(logits), -1)[..., None])[..., 0]
     logs = (chosen - logits.logsumexp(dim=-1)).double()  # [M, N]
     return math.log(len(logits)) - logs.logsumexp(dim=0)
-
-
-@torch.no_grad()
-def _logits_of(
-    module: FusedClassifier, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress
-) -> dict[Keep, Tensor]:
-    """Logits [R, C] of every pruned member; layers below its first pruned layer run once a batch."""
-    heads, layers = module.architecture.heads, module.architecture.layers
-    forks = {keep: next((at for at, row in enumerate(keep) if len(row) < heads), layers) for keep in keeps}
-    rows: dict[Keep, list[Tensor]] = {keep: [] for keep in keeps}
-    steps = progress(held_out.batches, len(held_out.batches), f"running {len(keeps)} pruned members")
-    for batch, arrays in enumerate(steps):
-        x, mask = entered(module, {name: torch.from_numpy(array) for name, array in arrays.items()})
-        trunk = [x]
-        for layer in range(max(forks.values())):
-            trunk.append(module.through(layer, trunk[-1], mask))
-        for keep, fork in forks.items():
-            x = trunk[fork]
-            for layer in range(fork, layers):
-                x = pruned_layer(module, layer, x, mask, keep[layer])
-            rows[keep].append(held_out.questions.rows(batch, module.classified(x, mask)[0]))
-    return {keep: torch.cat(batches) for keep, batches in rows.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -28,28 +29,40 @@ def masked(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
     member = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):
         if len(kept) < block.heads:
-            _put(member, block.output, Gated(member.get_submodule(block.output), gate(block, kept)))
+            columns = _flags(block, kept).repeat_interleave(block.head_width)  # [H·d_h]
+            _put(member, block.output, Gated(member.get_submodule(block.output), columns))
     return member
 
 
-def gate(block: Block, kept: Sequence[int]) -> Tensor:
-    """1 in the columns of the kept heads and 0 in the others: [H·d_h]."""
-    columns = torch.zeros(block.heads)
-    columns[list(kept)] = 1
-    return columns.repeat_interleave(block.head_width)
+def _flags(block: Block, kept: Sequence[int]) -> Tensor:
+    """1 for the kept heads and 0 for the others: [H]."""
+    flags = torch.zeros(block.heads)
+    flags[list(kept)] = 1
+    return flags
+
+
+def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> AbstractContextManager[None]:
+    """Turn the original into one member within the context: output projections read 0 from removed heads."""
+    return gated_heads(model, blocks, [_flags(block, kept)[None] for block, kept in zip(blocks, keep, strict=True)])
 
 
 @contextmanager
-def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[None]:
-    """Turn the original into one member within the context: output projections read 0 from removed heads."""
+def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tensor]) -> Iterator[None]:
+    """Multiply every head's output, before the output projection, by its gate [B or 1, H]."""
     with ExitStack() as hooks:
-        for block, kept in zip(blocks, keep, strict=True):
-
-            def silence(_: nn.Module, given: tuple[Tensor, ...], columns: Tensor = gate(block, kept)) -> tuple[Tensor]:
-                return (given[0] * columns.to(given[0]),)
-
-            hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(silence).remove)
+        for block, own in zip(blocks, gates, strict=True):
+            hook = partial(_gated, block, own)
+            hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(hook).remove)
         yield
+
+
+def _gated(block: Block, own: Tensor, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+    states = args[0]
+    if states.shape[0] % len(own):
+        wrong = f"{block.output} mixes the examples of a batch, so heads cannot be scored"
+        raise InputError(f"{wrong}; choose method 'random'")
+    by_head = states.reshape(len(own), -1, block.heads, block.head_width)
+    return ((by_head * own.to(states)[:, None, :, None]).reshape(states.shape),)
 
 
 def shared_copy(model: nn.Module) -> nn.Module:

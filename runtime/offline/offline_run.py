@@ -18,8 +18,8 @@ from ...version import __version__
 from ..predictor import Predictor
 from .chunks import Chunks, differences, drop, lines_of, open_chunks
 from .input_stream import Cursor, Sources, Survey
-from .row_files import JsonLines, check_outputs, failures, filed, form_of, split, table_row
-from .scoring import Scoring, answers, example_answer
+from .row_files import check_outputs, columns_of, failures, filed, form_of, split
+from .scoring import Scoring, answers
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
 CHUNK = 4096  # rows per chunk: a multiple of a stream's windows, so that values equal a stream's bit for bit
@@ -154,7 +154,7 @@ def predict_part(
         _check_failed(part.failed, division.output, scoring)
         count = len(Chunks(Path(), rows, division.chunk))
         return Outcome(part, rows, count, count, made_before=True)
-    example = {} if form_of(division.output) is JsonLines else example_answer(predictor, scoring)
+    columns = columns_of(predictor, scoring, division.output, division.errors)
     with open_chunks(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         if not scoring.skip_invalid:
@@ -163,7 +163,6 @@ def predict_part(
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass
         failed, answered = 0, chunks.answers()
-        columns = table_row(example, scoring, division.errors)
         with filed(division.output, columns) as table, failures(division.errors) as aside:
             while window := list(islice(answered, CHUNK)):
                 failed += split(window, table.write, aside)

@@ -16,7 +16,8 @@ from ...bundle.calibration import RATES
 from ...bundle.staging import atomic_file, check_file, destination
 from ...bundle.strict_json import json_line
 from ...errors import InputError, cut, require
-from .scoring import Answer, Scoring
+from ..predictor import Predictor
+from .scoring import Answer, Scoring, example_answer
 
 GROUP = 16_384  # rows of a Parquet row group, all in memory
 PURPOSE = "write and join Parquet"
@@ -175,8 +176,11 @@ def failures(path: Path | None) -> Iterator[JsonLines | None]:
         yield table
 
 
-def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
-    """A row with all columns of a table."""
+def columns_of(predictor: Predictor, scoring: Scoring, output: Path | None, errors: Path | None) -> Answer:
+    """A row with all columns of a table; empty for JSON lines, which need none."""
+    if form_of(output) is JsonLines:
+        return {}
+    usual = example_answer(predictor, scoring)
     return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
 
 

@@ -20,7 +20,7 @@ from ...bundle.manifest import MANIFEST
 from ...bundle.store import Bundle
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
-from ...errors import InputError, check_choice, check_plain, check_whole
+from ...errors import InputError, check_choice, check_plain
 from ...metrics.gates import Precision
 from ...tasks import LOGITS
 from ...version import __version__
@@ -68,12 +68,7 @@ class TritonSettings:
     linked: bool = False
 
     def __post_init__(self) -> None:
-        check_plain(self)
-        limits = {"max_batch": (1, 4096), "queue_delay": (0, 10_000_000), "instances": (1, 1024), "threads": (1, 1024)}
-        for name, (least, most) in limits.items():
-            value = getattr(self, name)
-            if name != "threads" or value is not None:
-                check_whole(name, value, least, most)
+        check_plain(self, max_batch=(1, 4096), queue_delay=(0, 10**7), instances=(1, 1024), threads=(1, 1024))
         check_choice("graph_backend", self.graph_backend, get_args(GraphBackend))
 
 

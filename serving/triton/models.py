@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,17 @@ class PythonModel(ABC):
         """Open the bundle of this version."""
 
     @abstractmethod
+    def together(self, requests: Sequence[Arrays]) -> list[Answer]:
+        """Tensors by name for each of one or more requests; may raise the error of one."""
+
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Tensors by name, or an error, for each of one or more requests."""
+        """Tensors by name, or an error, for each request; after an error each is answered separately."""
+        try:
+            return self.together(requests)
+        except HydrantError as error:
+            if len(requests) == 1:
+                return [error]
+            return [answer for request in requests for answer in self.answers([request])]
 
     def setting(self, name: str) -> str | None:
         """A parameter of ``config.pbtxt``; ``None`` if absent or empty."""
@@ -106,19 +115,20 @@ class Whole(PythonModel):
         threads = self.number(THREADS)
         self._predictor = load(bundle, self.setting(BACKEND) or "auto", threads=threads, precision=precision)
 
-    def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Predict all requests together."""
-        read = _each(read_inputs, requests)
-        results = iter(predicted(self._predictor, [each for each in read if not isinstance(each, HydrantError)]))
-        return [each if isinstance(each, HydrantError) else self._tensors(each, next(results)) for each in read]
+    def together(self, requests: Sequence[Arrays]) -> list[Answer]:
+        """Predict all requests as one batch."""
+        inputs = [read_inputs(request) for request in requests]
+        answers: list[Answer] = []
+        for request, read, part in zip(requests, inputs, predicted(self._predictor, inputs), strict=True):
+            # alone, an invalid request gets its own error
+            answers += self.answers([request]) if part.failed.any() else [self._tensors(read, part)]
+        return answers
 
     def finalize(self) -> None:
         """Close the predictor."""
         self._predictor.close()
 
-    def _tensors(self, inputs: Inputs, prediction: Prediction | HydrantError) -> Answer:
-        if isinstance(prediction, HydrantError):
-            return prediction
+    def _tensors(self, inputs: Inputs, prediction: Prediction) -> Arrays:
         arrays = answer_arrays(prediction, self._predictor.labels)
         if SPANS in self._outputs and isinstance(inputs, list):
             rows = self._predictor.rows(prediction, inputs)
@@ -141,9 +151,9 @@ class Prepare(PythonModel):
         assert folder is not None  # only bundles with a processor have this step
         self._spec, self._processor = spec, load_processor(folder, spec)
 
-    def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Prepare each request separately; pads texts to a multiple of :data:`MULTIPLE` tokens."""
-        return _each(self._prepared, requests)
+    def together(self, requests: Sequence[Arrays]) -> list[Answer]:
+        """Prepare each request; pads texts to a multiple of :data:`MULTIPLE` tokens."""
+        return [self._prepared(request) for request in requests]
 
     def _prepared(self, arrays: Arrays) -> Arrays:
         inputs, spec = read_inputs(arrays), self._spec
@@ -164,20 +174,14 @@ class Decide(PythonModel):
         """Read thresholds and labels."""
         self._calibration, self._labels = Calibration.of(bundle), bundle.labels
 
-    def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Decide all requests together."""
+    def together(self, requests: Sequence[Arrays]) -> list[Answer]:
+        """Decide all requests as one batch."""
         parts = [graph_outputs(arrays) for arrays in requests]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        try:
-            prediction = Prediction.from_outputs(joined)
-            if (name := prediction.not_finite()) is not None:
-                raise BackendError(f"the graph's {name} is not finite; check the inputs, or run `hydrant verify`")
-            decisions = _split(decided(prediction, self._calibration), map(_count, parts))
-            return [answer_arrays(each, self._labels) for each in decisions]
-        except HydrantError as error:
-            if len(requests) == 1:
-                return [error]
-            return [answer for request in requests for answer in self.answers([request])]
+        prediction = Prediction.from_outputs(_joined(parts))
+        if (name := prediction.not_finite()) is not None:
+            raise BackendError(f"the graph's {name} is not finite; check the inputs, or run `hydrant verify`")
+        decisions = _split(decided(prediction, self._calibration), parts)
+        return [answer_arrays(each, self._labels) for each in decisions]
 
 
 def read_inputs(arrays: Arrays) -> Inputs:
@@ -192,21 +196,16 @@ def read_inputs(arrays: Arrays) -> Inputs:
     return list(zip(texts, _decoded(arrays["text_pair"], "text_pair"), strict=True))
 
 
-def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Prediction | HydrantError]:
-    """The prediction of each request, as if it were the only one."""
-    joined = _joined(requests) if len(requests) > 1 else None
-    whole = None if joined is None else _alone(predictor, joined, "row")
-    if not isinstance(whole, Prediction):
-        return [_alone(predictor, request) for request in requests]
-    answers: list[Prediction | HydrantError] = []
-    for part, request in zip(_split(whole, map(_count, requests)), requests, strict=True):
-        if part.failed.any():
-            answers.append(_alone(predictor, request))
-        elif part.mask is not None and isinstance(request, list):  # remove padding for other requests
-            answers.append(part.shortened(int(part.mask.sum(axis=1).max())))
-        else:
-            answers.append(part)
-    return answers
+def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Prediction]:
+    """The prediction of each request of a batch; the inputs of several may fail, that of a single one raises."""
+    each: Any = requests
+    inputs = list(chain(*each)) if isinstance(requests[0], list) else _joined(each)
+    on_error = "row" if len(requests) > 1 else "raise"
+    parts = _split(predictor.predict(inputs, batch_size=max(1, _count(inputs)), on_error=on_error), requests)
+    if not isinstance(inputs, list):
+        return parts
+    # tokens: without padding for other requests
+    return [part if part.mask is None else part.shortened(int(part.mask.sum(axis=1).max())) for part in parts]
 
 
 def padded_length(tokens: int) -> int:
@@ -224,39 +223,16 @@ def _decoded(array: np.ndarray, name: str) -> list[str]:
     return texts
 
 
-def _joined(requests: Sequence[Inputs]) -> Inputs | None:
-    """The inputs of all requests, or ``None`` if they cannot be predicted together."""
-    if all(isinstance(request, list) for request in requests):
-        return [item for request in requests for item in request]
-    tensors = [request for request in requests if isinstance(request, dict)]  # all, by configuration
-    shapes = [{name: (array.dtype, array.shape[1:]) for name, array in request.items()} for request in tensors]
-    if any(shape != shapes[0] for shape in shapes):
-        return None
-    return {name: np.concatenate([request[name] for request in tensors]) for name in shapes[0]}
+def _joined(requests: Sequence[Arrays]) -> Arrays:
+    """The tensors of all requests of a batch, which Triton makes of equal shapes only."""
+    return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
 def _count(inputs: Inputs | Arrays) -> int:
     return len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values())))
 
 
-def _split(prediction: Prediction, counts: Iterable[int]) -> list[Prediction]:
+def _split(prediction: Prediction, requests: Sequence[Inputs | Arrays]) -> list[Prediction]:
     """Split a prediction by the requests' numbers of inputs."""
-    return [prediction.take(slice(start, end)) for start, end in pairwise(np.cumsum([0, *counts]).tolist())]
-
-
-def _alone(predictor: Predictor, request: Inputs, on_error: str = "raise") -> Prediction | HydrantError:
-    try:
-        return predictor.predict(request, batch_size=max(1, _count(request)), on_error=on_error)
-    except HydrantError as error:
-        return error
-
-
-def _each(function: Callable[[Arrays], Any], requests: Sequence[Arrays]) -> list[Any]:
-    """The result of a function for each request, or the error that it raises."""
-    results: list[Any] = []
-    for request in requests:
-        try:
-            results.append(function(request))
-        except HydrantError as error:
-            results.append(error)
-    return results
+    ends = np.cumsum([0, *map(_count, requests)]).tolist()
+    return [prediction.take(slice(start, end)) for start, end in pairwise(ends)]

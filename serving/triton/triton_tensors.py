@@ -26,8 +26,6 @@ SPANS = "spans"  # output for token classification: the spans of each text, as i
 class Word(str):
     """An enumeration value such as ``TYPE_FP32``, written without quotes."""
 
-    __slots__ = ()
-
 
 def to_pbtxt(message: Message) -> str:
     """A message as protocol-buffer text: one field a line, messages indented by two spaces.
