@@ -90,7 +90,7 @@ def _remarks(report: MakeReport) -> list[str]:
         low = accuracy is not None and accuracy < LOW
         why = f", and at an accuracy of {accuracy:.2f} entropy may detect better than the distance" if low else ""
         lines.append(f"detection was not measured: there were no OOD data (--ood){why}")
-    if evaluated["models"][0]["members"] == 1:
+    if evaluated["models"][0]["members"] == 1 and "teachers" not in report.stages:
         entropies = "mutual information and often lowers NLL and FPR95 by entropy"
         gains = "the variance of their scores" if "rmse" in report.figures()[0] else entropies
         lines.append(

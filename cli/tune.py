@@ -34,7 +34,7 @@ def arguments(command: Command) -> None:
     command.heading("advanced")
     shared.data_options(command)
     command.take(by_labels, "unfreeze")
-    command.take(every, "freeze", metavar="LAYERS")
+    command.take(every, "freeze", metavar="LAYERS", also="; with --teachers 0")
     command.take(every, "mixed_precision")
     with command.one_of():
         command.add("--per-member", action="store_true",
@@ -75,7 +75,8 @@ def tune_text(report: TuneReport) -> str:
         rows += [] if None in pair else [[title, *(f"{value:.4f}" for value in pair)]]
     alone = [f"member {member}\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
     source = "held-out examples, one in ten" if report.held_out else f"examples of {report.validation}"
-    data = f"{report.examples} examples of {report.data}, validated on {report.validation_examples} {source}"
+    more = f" and {report.unlabelled} unlabelled inputs" if report.unlabelled else ""
+    data = f"{report.examples} examples of {report.data}{more}, validated on {report.validation_examples} {source}"
     lines = [f"tuned on {data} ({report.device}, {report.seconds:.0f} s)"]
     lines += [f"layers below {report.frozen} were not tuned"] if report.frozen else []
     lines += ["", "\n\n".join(alone) or _history(report.history)]

@@ -182,18 +182,16 @@ def _open_checkpoint(
 
 def _open_deep_ensemble(deep: DeepEnsemble, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
     """Open checkpoints as the members of one model; one processor prepares the inputs of all."""
-    from ..fusion.parity import common_processor
     from ..runtime.backends.reference import TorchModule
 
     members = CheckpointMembers(deep.sources, deep.temperature)
     shape = members.architecture
-    if not examples.ready:
-        common_processor(deep.sources, shape)  # raises if they differ
     return replace(
         _open_checkpoint(deep.sources[members.reader], bundle, opened, examples, members.models[members.reader]),
         name=deep.name,
         kind=TEACHERS,
         runs=opened.enter_context(TorchModule(members)),
+        processor=examples.processor(shape, members.processor),
         plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, members.members),
         calibration=Calibration(temperature=deep.temperature),
         as_bundle=None,

@@ -12,9 +12,9 @@ import numpy as np
 from ..bundle.head_plan import HeadPlan
 from ..bundle.hub_download import unwrapped
 from ..bundle.traced import AnyArchitecture
-from ..errors import InputError, UnsupportedModelError, cut, listing
-from ..models.checkpoint import load_model, model_labels
-from ..models.family_registry import architecture_of
+from ..data.processor import Processor, from_transformers
+from ..errors import InputError, cut, listing
+from ..models.checkpoint import load_processor, model_labels
 from ..models.plan_cost import cost_of
 
 TEACHERS, WORD = "teachers", "deep-ensemble"
@@ -56,17 +56,28 @@ class CheckpointMembers:
     architecture: Any
 
     def __init__(self, sources: Sequence[str | Path], temperature: float = 1.0) -> None:
-        self.members, self._temperature, self._orders = len(sources), temperature, []
-        loaded = [_loaded(source) for source in sources]
-        self.models, self.shapes = [model for model, _ in loaded], [shape for _, shape in loaded]
-        self.reader = max(range(len(loaded)), key=lambda n: (len(loaded[n][1].input_names), -loaded[n][1].max_sequence))
-        first, (model, self.architecture) = str(sources[self.reader]), loaded[self.reader]
-        for source, (own, shape) in zip(sources, loaded, strict=True):
+        from ..models.tracing.traced_model import any_architecture_of, load_classifier
+
+        self.members, self._temperature, self._orders, self._sources = len(sources), temperature, [], sources
+        self.models = [load_classifier(source) for source in sources]
+        self.shapes = shapes = [any_architecture_of(model) for model in self.models]
+        self.reader = max(range(len(shapes)), key=lambda n: (len(shapes[n].input_names), -shapes[n].max_sequence))
+        first, self.architecture = str(sources[self.reader]), shapes[self.reader]
+        labels = [model_labels(model.config) for model in self.models]
+        for source, shape, own in zip(sources, shapes, labels, strict=True):
             kind, wanted = (f"for {each.task} of {each.modality} inputs" for each in (shape, self.architecture))
             if kind != wanted:
                 raise InputError(f"{source} is {kind}, {first} {wanted}; expected models of one kind")
-            order = class_order(model_labels(own.config), model_labels(model.config), source, first)
+            order = class_order(own, labels[self.reader], source, first)
             self._orders.append(order.tolist())
+
+    def processor(self) -> Processor:
+        """Return the reader's processor; raises if it stores none, or if others differ."""
+        from ..fusion.parity import common_processor
+
+        common_processor(self._sources, self.architecture)
+        stored = load_processor(self._sources[self.reader], self.architecture.modality)
+        return from_transformers(stored, self.architecture)
 
     def eval(self) -> CheckpointMembers:
         """Return the checkpoints, which were loaded in evaluation mode."""
@@ -87,18 +98,6 @@ class CheckpointMembers:
             for model, shape, order in zip(self.models, self.shapes, self._orders, strict=True)
         ]
         return summarize_task(self.architecture, torch.stack(logits), (self._temperature,))
-
-
-def _loaded(source: str | Path) -> tuple[Any, AnyArchitecture]:
-    """Load a classifier of any family, and describe it."""
-    try:
-        model = load_model(source)
-        return model, architecture_of(model)
-    except UnsupportedModelError:
-        from ..models.tracing.traced_model import described, load_traced
-
-        model = load_traced(source)
-        return model, described(model)
 
 
 def operations_of(*models: AnyArchitecture) -> int | None:

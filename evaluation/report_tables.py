@@ -257,7 +257,7 @@ def _models(report: EvaluationReport) -> Section:
 
 
 def _costs(report: EvaluationReport, related: bool = True) -> list[Row]:
-    """Return rows of operations and latencies that are known; ``related``: also latencies ÷ the last model's."""
+    """Return rows of operations and latencies that are known; ``related``: also latencies ÷ the last one."""
     times, operations = (
         np.array([getattr(model, name) for model in report.models], float)  # None: NaN
         for name in ("latency_ms", "operations")
@@ -265,8 +265,9 @@ def _costs(report: EvaluationReport, related: bool = True) -> list[Row]:
     single = next((place for place, model in enumerate(report.models) if model.kind == "single"), None)
     rows = {} if single is None else {"operations ÷ single": (operations / operations[single], "{:.2f} ×")}
     rows[f"ms for a batch of {report.batch}"] = times, "{:.1f}"
-    if related and len(times) > 1:
-        rows[f"cost relative to {report.models[-1].name}"] = times / times[-1], "{:.2f} ×"
+    last = max(np.flatnonzero(np.isfinite(times)), default=0)
+    if related and last:
+        rows[f"cost relative to {report.models[last].name}"] = times / times[last], "{:.2f} ×"
     return [
         [Cell(name), *(Cell(form.format(value) if math.isfinite(value) else "–") for value in values)]
         for name, (values, form) in rows.items()

@@ -59,7 +59,7 @@ def _kept(models: Sequence[ModelReport]) -> list[str]:
     if teachers is None or name is None:
         return []
     gain, title = teachers.over_single[name], DIFFERENCES[name].title
-    if gain.value >= 0 or gain.high >= 0:  # NaN without intervals
+    if gain.value >= 0 or gain.high >= 0 or is_zero(gain.high, DIFFERENCES[name]):  # NaN without intervals
         return [f"No gain of the {teachers.name} in {title} over the single model is shown."]
     ours, single = models[0], next(each for each in models if each.kind == "single")
     share = (ours.figures[name].value - single.figures[name].value) / gain.value

@@ -151,6 +151,7 @@ GAIN = Figure(-0.1, -0.13, -0.07)
         (GAIN, 0.2, "taught", None, ["Keeps 70 %", "Teaching improves NLL over the single."]),
         (Figure(-0.1), 0.28, "bundle", None, ["Keeps none of the teachers' gain", "The members improve NLL"]),
         (Figure(-0.1, -0.21, 0.01), 0.2, "bundle", None, ["No gain of the teachers in NLL", "The members improve NLL"]),
+        (Figure(-1e-3, -2e-3, -1e-4), 0.2, "bundle", None, ["No gain of the teachers in NLL", "The members improve"]),
     ],
 )  # fmt: skip
 def test_headlines_say_what_of_the_teachers_gain_is_kept(
@@ -167,6 +168,12 @@ def test_headlines_say_what_of_the_teachers_gain_is_kept(
     for wanted, sentence in zip(words, said, strict=True):
         assert wanted in sentence
     assert headlines([ours, *models[2:]], True)[-1] == "ours is worse in NLL than teachers.", "no single model"
+
+
+def test_latencies_are_related_to_the_last_timed_model() -> None:
+    times = {"ours": 3.0, "one": 6.0, "teachers": None}
+    timed = report(*(replace(model(name), latency_ms=time) for name, time in times.items()))
+    assert re.search(r"cost relative to one +0\.50 × +1\.00 × +–", evaluation_text(timed))
 
 
 def test_verdict_in_every_form_of_the_report() -> None:

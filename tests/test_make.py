@@ -266,7 +266,9 @@ def test_members_learn_from_teachers(
         assert len(Bundle.open(report.bundle).plan().members) == 2
         assert (tmp_path / "out.control/taught-by-mean").is_dir()
     assert report.stages["teachers"]["temperature"] > 0
-    for wrong in ({"recipe": Recipe(fast=True)}, {"recipe": Recipe(members=3)}, {"teachers": ()}):
+    shutil.copytree(teachers[0], bare := tmp_path / "teachers-bare", ignore=shutil.ignore_patterns("*token*", "source"))
+    for wrong in ({"recipe": Recipe(fast=True)}, {"recipe": Recipe(members=3)}, {"teachers": ()},
+                  {"teachers": [bare, bare], "force": True}):  # fmt: skip
         with pytest.raises(InputError, match="teachers"):
             made(**wrong)
 

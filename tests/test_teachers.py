@@ -18,6 +18,7 @@ import torch
 import transformers
 from hydrant import Bundle, HeadPlan, Jointly, Reading, fuse, load_ensemble, save_bundle
 from hydrant.cli import main as cli
+from hydrant.cli.tune import tune_text
 from hydrant.errors import InputError
 from hydrant.fusion import FusedClassifier
 from hydrant.hub.card import model_card
@@ -250,7 +251,7 @@ def test_images_move_by_an_eighth_with_reflected_edges() -> None:
 
 @schools("text", "tokens", "image")
 def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file a teacher and view, a row an input or token; targets are those of inputs or words, first their mean."""
+    """A file a teacher and view in use, a row an input or token; targets of inputs or words, first their mean."""
     read: list[tuple[int, bool]] = []
 
     def targets(logits: torch.Tensor, *more: Any, mean: bool, **options: Any) -> torch.Tensor:
@@ -258,7 +259,7 @@ def test_kept_logits_are_those_of_hugging_face(school: School, tmp_path: Path, m
         return soft_targets(logits, *more, mean=mean, **options)
 
     monkeypatch.setattr(taught_source, "soft_targets", targets)
-    numbers: dict[str, Any] = {"epochs": 2, "views": 2, "mean_epochs": 1, "teacher_outputs": tmp_path / "kept"}
+    numbers: dict[str, Any] = {"epochs": 2, "views": 3, "mean_epochs": 1, "teacher_outputs": tmp_path / "kept"}
     school.teach(school.bundle(tmp_path / "bundle"), ROWS, **numbers)
     kept = [np.load(file) for file in (tmp_path / "kept" / "teachers").iterdir()]
     units = sum(map(len, school.inputs[:ROWS])) if school.task == "tokens" else ROWS
@@ -338,7 +339,8 @@ def test_unlabelled_rows_teach(school: School, tmp_path: Path) -> None:
         bundle = school.bundle(tmp_path / name)
         report = school.teach(bundle, 2, unlabelled=file)
         distances.append(school.distances(load_ensemble(bundle)).diagonal())
-    assert report.examples == 2 + len(school.inputs)
+    assert (report.examples, report.unlabelled) == (2, len(school.inputs))
+    assert f"2 examples of given in memory and {report.unlabelled} unlabelled inputs" in tune_text(report)
     assert distances[1].sum() < 0.5 * distances[0].sum()
 
 
@@ -429,11 +431,13 @@ def test_the_command_refuses(
     text: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = state(text.bundle(tmp_path / "bundle"))
-    write_csv(tmp_path / "train.csv", (text.inputs, text.labels))
+    for name in ("train.csv", "more.csv"):
+        write_csv(tmp_path / name, (text.inputs, text.labels))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(text.model)
     three = ["--teachers", "model", "model", "model"]
-    for words in (three[:-1], [*three[:-1], "nowhere"], [*three, "--batch-ensemble"], ["--unlabelled", "train.csv"]):
+    for words in (three[:-1], [*three[:-1], "nowhere"], [*three, "--batch-ensemble"], ["--unlabelled", "train.csv"],
+                  [*three, "--unlabelled", "more.csv", "--validation", "./more.csv"]):  # fmt: skip
         assert cli.main(["tune", "bundle", "--data", "train.csv", *words]) == 2
         assert re.fullmatch(r"hydrant: error: [^\n]+\n", capsys.readouterr().err)
     assert state(tmp_path / "bundle") == before

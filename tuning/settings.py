@@ -205,7 +205,7 @@ class TuneReport:
 
     Attributes:
         bundle: the tuned bundle; without an improvement, the unchanged bundle (or a copy of it at ``output``).
-        data, examples: name and number of the training examples.
+        data, examples: name and number of the labelled training examples.
         validation, validation_examples: name and number of the validation examples.
         held_out: True if these were held out of ``data``.
         device: device that tuning ran on.
@@ -222,6 +222,7 @@ class TuneReport:
         dropped: files of the untuned bundle that the tuned one lacks → the command that makes each again.
         frozen: number of unchanged layers, counted from the input.
         seconds: duration of the call.
+        unlabelled: number of further inputs that teachers labelled.
         rmse_before, rmse_after: RMSE of regression scores; ``None`` for other tasks.
     """
 
@@ -248,6 +249,7 @@ class TuneReport:
     dropped: Mapping[str, str]
     frozen: int
     seconds: float
+    unlabelled: int = 0
     rmse_before: float | None = None
     rmse_after: float | None = None
 

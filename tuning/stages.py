@@ -90,9 +90,10 @@ def _job(
 ) -> Job:
     """Prepare everything, and read every input once, before the first update."""
     accelerator = open_accelerator(settings.how)
-    paths = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
-    if len(paths) == 2 and paths[0] == paths[1]:
-        raise InputError(f"{data} is both data and validation; omit --validation to hold out a share")
+    sources = validation, data, getattr(settings.how, "unlabelled", None)
+    chooses, *learns = (Path(each).resolve() if isinstance(each, str | Path) else None for each in sources)
+    if chooses is not None and chooses in learns:
+        raise InputError(f"validation {validation} is also learnt from; use other data, or omit --validation")
     ensemble: Any = load_reference(bundle)
     traced = isinstance(ensemble, TracedClassifier)
     settings = replace(settings, trunk=0 if traced else _left_alone(ensemble, settings.how))
@@ -200,7 +201,8 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
             fingerprints[name] = (now if before is None else now | before).to_json()
     names = ["nll", "accuracy", "temperature", *(["rmse"] if done.before.rmse is not None else [])]
     facts = {
-        "data": job.training.title, "examples": len(job.training), "data_sha256": job.digests[0],
+        "data": job.training.title, "examples": len(job.training) - job.training.unlabelled,
+        "data_sha256": job.digests[0],
         "validation": job.held_out.title, "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1], "fingerprints": fingerprints, "per_member": bool(done.members),
         "epochs": done.epochs, "best_epoch": done.after.epoch,
@@ -218,8 +220,9 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped:
     metrics: dict[str, Any] = {f"{name}_before": getattr(done.before, name) for name in names}
     metrics |= {f"{name}_after": getattr(done.after, name) for name in names}
     return TuneReport(
-        bundle=path, data=job.training.title, examples=len(job.training), validation=job.held_out.title,
-        validation_examples=len(job.held_out), held_out=held_out, unseen=tuple(job.unseen),
+        bundle=path, data=job.training.title, examples=len(job.training) - job.training.unlabelled,
+        unlabelled=job.training.unlabelled, validation=job.held_out.title, validation_examples=len(job.held_out),
+        held_out=held_out, unseen=tuple(job.unseen),
         device=str(job.accelerator.device), epochs=done.epochs, best_epoch=done.after.epoch, seconds=seconds,
         history=done.history, members=done.members, drift=done.drift, **metrics, frozen=job.settings.trunk,
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (), dropped=dropped,

@@ -38,7 +38,7 @@ class TaughtSource(Source):
         source = job.training
         self.__dict__.update(vars(source))
         self._source, self._how, self._kind, self._mean, self._epoch, self._view = source, how, kind, mean, 1, 0
-        self._views = Views(source, how.views)
+        self._views = Views(source, min(how.views, how.epochs))
         self.views = views = self._views.count
         rows = source.lengths if are_tags(source.labels) else np.ones(len(self), np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)])
@@ -125,9 +125,9 @@ class TaughtSource(Source):
 def _opened(part: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
     """Open a file of logits, all NaN at first; it is written in full, because a disk that fills up would kill later."""
     if not part.is_file():
-        with telling(f"cannot keep logits in {part.parent}", "; choose another folder (teacher_outputs)"):
+        with telling(f"cannot keep logits in {part.parent}", "; free space, or use another folder (teacher_outputs)"):
             part.parent.mkdir(parents=True, exist_ok=True)
             with (start := part.with_suffix(".new")).open("wb") as file:
-                np.save(file, np.full(shape, np.nan, np.float32))
+                np.save(file, np.broadcast_to(np.float32(np.nan), shape))  # not held in memory
             start.replace(part)
     return np.lib.format.open_memmap(part, "r+")

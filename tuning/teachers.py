@@ -11,16 +11,14 @@ from typing import Any
 
 import torch
 
-from ..bundle.architecture import Architecture
 from ..bundle.manifest import MANIFEST
 from ..bundle.traced import AnyArchitecture
 from ..data.processor import Processor, from_transformers
 from ..data.raw_inputs import is_pair
-from ..errors import InputError, UnsupportedModelError, cut, listing
+from ..errors import InputError, cut, listing
 from ..fusion.parity import first_difference
 from ..models.checkpoint import find_processor, model_labels
-from ..models.family_registry import architecture_of
-from ..models.tracing.traced_model import described, load_classifier
+from ..models.tracing.traced_model import any_architecture_of, load_classifier
 
 log = logging.getLogger(__name__)
 TYPES = "token_type_ids"
@@ -65,7 +63,7 @@ def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     if (Path(source) / MANIFEST).is_file():
         raise InputError(f"teacher {source} is a bundle; expected a checkpoint of a classifier")
     model, ours = load_classifier(source), student.architecture
-    theirs = _architecture(model)
+    theirs = any_architecture_of(model)
     if theirs.modality != ours.modality or theirs.task != ours.task:
         what = f"a {theirs.modality} model for {theirs.task}"
         raise InputError(f"teacher {source} is {what}; expected a {ours.modality} model for {ours.task}")
@@ -87,21 +85,14 @@ def _checked(source: str | Path, student: Student, pairs: bool) -> Teacher:
     return Teacher(source, theirs.input_names, digest.hexdigest())
 
 
-def _architecture(model: Any) -> AnyArchitecture:
-    try:
-        shape: Architecture = architecture_of(model)
-        return shape
-    except UnsupportedModelError:
-        return described(model)
-
-
 def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processor, pairs: bool) -> None:
     """Reject other preprocessing; a teacher may read longer texts."""
     stored = find_processor(source, theirs.modality)
     if stored is None:
         log.warning("teacher %s stores no processor; make sure that its preprocessing is the same", source)
         return
-    one, other = _settings(ours), _settings(from_transformers(stored, theirs))
+    both: tuple[Any, Any] = ours, from_transformers(stored, theirs)
+    one, other = (dict(each.settings() if hasattr(each, "settings") else each.describe()) for each in both)
     if other.get("longest text", 0) > one.get("longest text", 0):
         other["longest text"] = one["longest text"]
     if not (pairs and TYPES in theirs.input_names):  # without a second text, all types are 0
@@ -110,7 +101,3 @@ def _check_processor(source: str | Path, theirs: AnyArchitecture, ours: Processo
         place, mine, its = difference
         values = f"{place} is {cut(its, 60)}, in the model that learns {cut(mine, 60)}"
         raise InputError(f"teacher {source} prepares its inputs differently: {values}; expected the same preprocessing")
-
-
-def _settings(processor: Any) -> dict[str, Any]:
-    return dict(processor.settings() if hasattr(processor, "settings") else processor.describe())

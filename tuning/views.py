@@ -21,9 +21,9 @@ class Views:
         self.count = count if masked or modality == "image" else 1
         rng = np.random.default_rng(0)  # the same for every seed, so that teachers need not run again
         self._starts = np.concatenate([[0], np.cumsum(source.lengths if masked else np.ones(len(source), np.int64))])
-        size = self.count, int(self._starts[-1])
-        self._hidden = rng.random(size) < HIDDEN_SHARE if masked else None
-        self._moves = None if masked else rng.integers(-SHIFT, SHIFT + 1, (*size, 3))
+        size = int(self._starts[-1])
+        self._hidden = [rng.random(size) < HIDDEN_SHARE for _ in range(self.count)] if masked else None
+        self._moves = None if masked else rng.integers(-SHIFT, SHIFT + 1, (self.count, size, 3))
 
     def of(self, tensors: dict[str, np.ndarray], view: int, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return a view of some inputs' tensors."""
@@ -34,7 +34,7 @@ class Views:
             for row, index in zip(mask, indices, strict=True):
                 inner = slice(self._starts[index] + 1, self._starts[index + 1] - 1)  # never the first or the last
                 places = np.flatnonzero(row)[1:-1]
-                row[places[self._hidden[view, inner][: len(places)]]] = 0  # prepared tensors may hide some already
+                row[places[self._hidden[view][inner][: len(places)]]] = 0  # prepared tensors may hide some already
             return {**tensors, MASK: mask}
         return tensors
 

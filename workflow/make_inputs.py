@@ -78,10 +78,8 @@ class MakeInputs:
         if (limit := self.reading.limit()) is not None:
             examples["training"] = labelled(examples["training"], limit=limit)
         if "unlabelled" in examples:
-            own: dict[str, Examples] = {
-                role: examples[role] for role in ("unlabelled", "validation", "test") if role in examples
-            }
-            check_unseen(own, self.architecture.modality)
+            compared = [role for role in ("unlabelled", "validation", "test") if role in examples]
+            check_unseen({role: examples[role] for role in compared}, self.architecture.modality)
         further = {role: examples.get(role) for role in ("test", "ood", "test_ood")}
         parts = parted(examples["training"], examples["validation"], **further, seed=self.seed, task=self.task)
         parts = replace(parts, unlabelled=examples.get("unlabelled"))
@@ -92,13 +90,16 @@ class MakeInputs:
         return parts
 
     def _check_teachers(self, training: Examples) -> None:
-        """Reject unsuitable teachers before any long work."""
+        """Reject unsuitable teachers before any long work; the report runs them from raw inputs, too."""
         from ..calib.heads.planning import resolve_processor
+        from ..evaluation.deep_ensemble import CheckpointMembers
         from ..tuning.teachers import Student, checked_teachers
 
         processor = None if training.ready else resolve_processor(None, self.model, self.architecture)
         student = Student(self.labels, self.architecture, processor)
         checked_teachers(self.teachers, self.recipe.members or 1, student, training.inputs)
+        if not training.ready:
+            CheckpointMembers(self.teachers).processor()
 
     def digests(self, parts: Parts) -> dict[str, str]:
         """Return the SHA-256 of every input of the result; a call resumes only with the same."""

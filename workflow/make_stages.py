@@ -189,16 +189,13 @@ class Stages:
 
     def _measured_teachers(self, parts: Parts) -> dict[str, Any]:
         """Fit the temperature of the teachers' mean on the data that calibrate."""
-        from ..calib.heads.planning import resolve_processor
         from ..evaluation.deep_ensemble import CheckpointMembers
         from ..tuning.loop import measure
         from ..tuning.settings import Settings
         from ..tuning.tuning_data import Source
 
         members = CheckpointMembers(self.teachers)
-        ready = parts.fitting.processor(
-            members.architecture, lambda: resolve_processor(None, self.teachers[members.reader], members.architecture)
-        )
+        ready = parts.fitting.processor(members.architecture, members.processor)
         source = Source(parts.fitting, ready, members.architecture)
         settings = Settings(self._tuning(parts), self.reading.batch_size, self.how["seed"])
         return {"temperature": measure(members, source, settings)["temperature"]}

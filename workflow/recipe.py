@@ -79,7 +79,7 @@ class Recipe:
 
     @property
     def single(self) -> bool:
-        """True for a bundle of one member with all heads, without tuning."""
+        """True for a bundle of one member with all heads, tuned only from teachers."""
         return self.fast or self.members == 1
 
     def resolved(self, teachers: int) -> Recipe:

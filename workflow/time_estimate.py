@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..tuning.settings import Taught
 from .data_splits import Parts
 from .recipe import EPOCHS, MEMBERS, Recipe
 
@@ -14,13 +15,14 @@ def estimated_seconds(an_example: float, parts: Parts, recipe: Recipe, teachers:
 
     The work counts runs of the single model on one example, ``an_example`` seconds each. An update costs three runs of
     a third of each member; the bundle and its rival read the training data for their distances; the report's data run
-    about five times. Teachers run once over the training data, then all layers are trained, twice for the control.
+    about five times. Teachers run once over each view; then all layers are trained, twice for the control.
     """
-    training, reported = len(parts.training), len(parts.reporting) + len(parts.unknown_reporting or ())
+    training = len(parts.training) + len(parts.unlabelled or ())
+    reported = len(parts.reporting) + len(parts.unknown_reporting or ())
     epochs, members = recipe.epochs or EPOCHS, recipe.members or MEMBERS
     passes = 1 if recipe.single else 3 + epochs * members
     if teachers:
-        passes = 3 + teachers + 3 * epochs * (1 if recipe.single else 2)
+        passes = 3 + teachers * min(epochs, Taught.views) + 3 * epochs * (1 if recipe.single else 2)
     work = passes * training + 2 * len(parts.fitting) + 5 * reported
     return FIXED + work * an_example
 

@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ...bundle.traced import Block, Traced
+from ...bundle.traced import AnyArchitecture, Block, Traced
 from ...data.specs import Modality
 from ...errors import InputError, UnsupportedModelError, cut, listing, require
 from .. import checkpoint
-from ..family_registry import check_weights
+from ..family_registry import architecture_of, check_weights
 from ..layout import classes, pair, refuse, task_of
 from ..refusals import WRAPPERS
 from .export_patches import apply_patches
@@ -58,6 +58,15 @@ def load_classifier(source: str | Path) -> Any:
         return checkpoint.load_model(source)
     except UnsupportedModelError:
         return load_traced(source)
+
+
+def any_architecture_of(model: Any) -> AnyArchitecture:
+    """Return the architecture of a declared family; of other classes, inputs and task alone."""
+    try:
+        shape: AnyArchitecture = architecture_of(model)
+        return shape
+    except UnsupportedModelError:
+        return described(model)
 
 
 def taken(model: Any) -> Any:
