@@ -69,7 +69,7 @@ def make(
         output: bundle folder to create.
         recipe: settings: ``Recipe(budget=1.0, epochs=3)``, ``Recipe(members=1)``.
         teachers: checkpoints to learn from, with the same classes and preprocessing. They are seeds or folds of the
-            model, or larger models. Each member learns one; with ``Recipe(members=1)`` one model learns their mean.
+            model, or larger models. One model learns their mean; as many members (``Recipe(members=3)``) learn one each.
         unlabelled: further inputs to learn from, with teachers; labels are ignored.
         test: labelled test data for the report (default: a third of the validation data).
         test_ood: OOD test data for the report (default: half of the OOD data).

@@ -29,8 +29,8 @@ class Recipe:
     """Settings of ``make``.
 
     Attributes:
-        members: number of members (default: 3, or one for each teacher). 1 calibrates the single model and fits its
-            distance, in seconds; with teachers, it first learns their mean.
+        members: number of members (default: 3, with teachers 1). 1 calibrates the single model and fits its distance,
+            in seconds; with teachers it first learns their mean. As many members as teachers learn one each.
         budget: largest cost, relative to the single model's operations (default: 1.0, or 1.5). It is 1.5 if
             the classifier reads every token or patch of the last layer.
         method: head ranking: taylor, circuit or random, or one per member. A list such as taylor,random,random has one
@@ -91,7 +91,7 @@ class Recipe:
         if self.fast or self.control:
             name = "fast" if self.fast else "control"
             raise InputError(f"{name} excludes teachers, which train all members and their control; omit one of them")
-        members = self.members or teachers
+        members = self.members or 1
         if members not in (1, teachers):
             wrong = f"members is {members} with {teachers} teachers"
             raise InputError(f"{wrong}; expected one for each, or 1, which learns their mean")
