@@ -17,7 +17,7 @@ BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "no
 SCALED = ("nll", "ece", "label_ece")
 OWN = ("single", "checkpoint", "control", "taught", TEACHERS)  # models that the sentences on the single model cover
 GAINS = ("nll", "rmse")  # metrics of the teachers' gain; the first that is measured
-QUALITY = ("accuracy", "exact_match", "rmse")  # each task has one
+QUALITY = ("accuracy", "rmse")  # needs no threshold: those of labels are fitted for the bundle alone
 
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
@@ -67,10 +67,11 @@ def _kept(models: Sequence[ModelReport]) -> list[str]:
     kept, cost = f"{100 * share:.0f} %" if share > 0 else "none", ""
     if ours.operations and teachers.operations:
         cost = f", at {100 * ours.operations / teachers.operations:.0f} % of {their} operations"
-    key = next(each for each in QUALITY if each in ours.figures)
-    quality = [f"{each:.3f}" for each in (ours.figures[key].value, teachers.figures[key].value)]
-    sentence = f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}"
-    return [f"{sentence}; {DIFFERENCES[key].title} {quality[0]}, {teachers.name} {quality[1]}."]
+    quality = ""
+    if key := next((each for each in QUALITY if each in ours.figures), None):
+        values = [DIFFERENCES[key].text(each.figures[key].value) for each in (ours, teachers)]
+        quality = f"; {DIFFERENCES[key].title} {values[0]}, {teachers.name} {values[1]}"
+    return [f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}{quality}."]
 
 
 def _forks(models: Sequence[ModelReport]) -> list[str]:
