@@ -27,7 +27,7 @@ from ..models.plan_cost import cost_of
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from ..tasks import TASKS
-from .deep_ensemble import TEACHERS, CheckpointMembers, DeepEnsemble, class_order, operations_of
+from .deep_ensemble import CheckpointMembers, DeepEnsemble, class_order, operations_of
 from .dropout import KIND, DropoutPasses, DropoutSpec, dropout_spec
 from .fair_rival import RIVAL, restored_rival, single_model
 
@@ -184,16 +184,17 @@ def _open_deep_ensemble(deep: DeepEnsemble, bundle: Bundle, opened: ExitStack, e
     """Open checkpoints as the members of one model; one processor prepares the inputs of all."""
     from ..runtime.backends.reference import TorchModule
 
-    members = CheckpointMembers(deep.sources, deep.temperature)
+    temperature = 1.0 if deep.temperature is None else deep.temperature
+    members = CheckpointMembers(deep.sources, temperature)
     shape = members.architecture
     return replace(
         _open_checkpoint(deep.sources[members.reader], bundle, opened, examples, members.models[members.reader]),
         name=deep.name,
-        kind=TEACHERS,
+        kind=deep.kind,
         runs=opened.enter_context(TorchModule(members)),
         processor=examples.processor(shape, members.processor),
         plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, members.members),
-        calibration=Calibration(temperature=deep.temperature),
+        calibration=Calibration(temperature=temperature),
         as_bundle=None,
         operations=operations_of(*members.shapes),
     )

@@ -22,11 +22,16 @@ TEACHERS, WORD = "teachers", "deep-ensemble"
 
 @dataclass(frozen=True)
 class DeepEnsemble:
-    """A competitor: checkpoints with the same classes and preprocessing, and one temperature for all of them."""
+    """A competitor: checkpoints with the same classes and preprocessing, and one temperature for all, if fitted."""
 
     sources: tuple[str | Path, ...]
-    temperature: float = 1.0
+    temperature: float | None = None
     name: str = "Deep Ensemble"
+
+    @property
+    def kind(self) -> str:
+        """``"teachers"`` if calibrated, so that its gain is comparable; else ``"deep-ensemble"``."""
+        return WORD if self.temperature is None else TEACHERS
 
 
 def competitor(source: str | Path | DeepEnsemble) -> str | Path | DeepEnsemble:

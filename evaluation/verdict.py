@@ -19,6 +19,11 @@ OWN = ("single", "checkpoint", "control", "taught", TEACHERS)  # models that the
 GAINS = ("nll", "rmse")  # metrics of the teachers' gain; the first that is measured
 QUALITY = ("accuracy", "rmse")  # needs no threshold: those of labels are fitted for the bundle alone
 
+UNTAUGHT = (
+    "No epoch of teaching improved the NLL on validation data: this is the untaught model. Teach it with more rows "
+    "(--unlabelled) or epochs."
+)
+
 ALONE = "No model to compare with; --compare MODEL, such as the bundle's own checkpoint, shows gains and losses."
 
 
@@ -38,7 +43,9 @@ def headlines(models: Sequence[ModelReport], detection: bool, taught: bool = Fal
     singles = [each for each, model in zip(compared, models[1:], strict=True) if model.kind == "single"]
     rival = singles[0] if singles and models[0].kind in ("bundle", "taught") else None
     flags = _name(models[0].calibration.get("thresholds", {}).get(OOD, {}).get("score", ""))
-    sentences = [] if rival is None else [*_kept(models), *_forks(models), *_gains(rival, flags, models[0].kind)]
+    sentences = [] if rival is None else [*_kept(models), *_gains(rival, flags, models[0].kind)]
+    if models[0].kind == "single" and any(model.kind == TEACHERS for model in models):
+        sentences.append(UNTAUGHT)
     if rival is not None and _unfinished(models, taught):
         sentences.insert(2, "In accuracy or NLL, tuning alone improves the single model: train it further first.")
     for each, model in zip(compared, models[1:], strict=True):
@@ -69,9 +76,12 @@ def _kept(models: Sequence[ModelReport]) -> list[str]:
         cost = f", at {100 * ours.operations / teachers.operations:.0f} % of {their} operations"
     quality = ""
     if key := next((each for each in QUALITY if each in ours.figures), None):
-        values = [DIFFERENCES[key].text(each.figures[key].value) for each in (ours, teachers)]
+        values = [f"{each.figures[key].value:.3g}" for each in (ours, teachers)]
         quality = f"; {DIFFERENCES[key].title} {values[0]}, {teachers.name} {values[1]}"
-    return [f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}{quality}."]
+    return [
+        f"Keeps {kept} of the {teachers.name}{whose} gain in {title} over the single model{cost}{quality}.",
+        *_forks(models),
+    ]
 
 
 def _forks(models: Sequence[ModelReport]) -> list[str]:

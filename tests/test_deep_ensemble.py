@@ -73,7 +73,7 @@ def test_rows_against_transformers(
     figures = Figures(bootstrap=20)
     report = evaluate(text_bundle, test, ood, compare=compare, figures=figures, report=tmp_path / "report")
     _, single, control, taught, row, two = report.models
-    assert [model.kind for model in report.models] == ["bundle", *tuned, "teachers", "teachers"]
+    assert [model.kind for model in report.models] == ["bundle", *tuned, "teachers", "deep-ensemble"]
     assert (row.name, row.members, row.temperature, two.name) == ("teachers", 3, 1.5, "Deep Ensemble")
     known, unknown = (oracle.softmax(member_logits(checkpoints, each.inputs) / 1.5) for each in (test, ood))
     mean, labels = known.mean(axis=0), np.array(test.labels)

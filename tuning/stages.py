@@ -131,7 +131,7 @@ def _job(
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))
     warn_of_form(bundle, "tuning", training.name, training.fingerprint())
-    if unseen:
+    if unseen and not teachers:
         log.warning("%s has no example of %s; the members may unlearn it", training.name, listing(unseen))
     return Job(training, held_out, settings, accelerator, progress, bundle, ensemble, digests, unseen, teachers)
 

@@ -69,7 +69,7 @@ def make(
         output: bundle folder to create.
         recipe: settings: ``Recipe(budget=1.0, epochs=3)``, ``Recipe(members=1)``.
         teachers: checkpoints to learn from, with the same classes and preprocessing. They are seeds or folds of the
-            model, or larger models. One model learns their mean; as many members (``Recipe(members=3)``) learn one each.
+            model, or larger models. One model learns their mean; as many members as teachers learn one each.
         unlabelled: further inputs to learn from, with teachers; labels are ignored.
         test: labelled test data for the report (default: a third of the validation data).
         test_ood: OOD test data for the report (default: half of the OOD data).
@@ -88,9 +88,10 @@ def make(
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
     """
-    check_supported(model)
-    check_seed(seed)
     teachers = [teachers] if isinstance(teachers, str | Path) else list(teachers)
+    for each in (model, *teachers):
+        check_supported(each)
+    check_seed(seed)
     if unlabelled is not None and not teachers:
         raise InputError("unlabelled (--unlabelled) needs teachers (--teachers) to label it; add them, or omit it")
     recipe = recipe.resolved(len(teachers))

@@ -113,7 +113,7 @@ def tuned_line(facts: Facts) -> str:
         if facts["lost"]:
             lost = f"; the bundle loses too much ({facts['lost']}): increase the budget, or use more training data"
     if not facts["tuned"]:
-        return f"{instead}{facts['epochs']} epochs{frozen}: none improved the members, which stay untuned{lost}"
+        return f"{instead}{facts['epochs']} epochs{frozen}: none improved the weights, which stay untuned{lost}"
     if facts["accuracy_before"] is None:
         quality = f"RMSE {facts['rmse_before']:.4g} → {facts['rmse_after']:.4g}"
     else:
