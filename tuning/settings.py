@@ -29,7 +29,7 @@ class Jointly:
         patience: epochs without a better validation NLL after which tuning stops.
         unfreeze: also tune the shared layers below the fork; takes longer. Without it an epoch costs only the layers
             above the fork.
-        freeze: number of layers, from the input, left untuned (default: those below the fork). For one model, or
+        freeze: number of first layers left untuned (default: those below the fork). For one model, or
             members that keep the same heads and have no fork. 0 tunes all.
         device: device to tune on; auto is a GPU if PyTorch finds one.
         mixed_precision: bf16 computes matrix products in bfloat16. Faster on GPUs of compute capability 8.0 or more
