@@ -11,6 +11,7 @@ with ``control``; data that choose never report.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -77,29 +78,45 @@ class Banking(Subject):
         self.bundles = Bundles(work, self.data, tokenizer, TextMembers.recipe.matmul)
 
 
-def main() -> None:
-    parser = harness.parser(__doc__)
+def set_parser(description: str | None) -> argparse.ArgumentParser:
+    """Parser with a set, its folders and the number of seeds, for :func:`subject_of`."""
+    parser = harness.parser(description)
     parser.add_argument("set", choices=["clinc150", "banking77-oos", "vision"])
     parser.add_argument("shared", type=Path, help="folder with models/ and data/")
     parser.add_argument("--texts", type=Path, help="folder BANKING77-OOS")
     parser.add_argument("--work", type=Path, help="cache folder (default out/studies/SET)")
     parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+def subject_of(options: argparse.Namespace) -> tuple[Subject, Path]:
+    """Subject of a set, and its cache folder."""
+    work = options.work or Path("out/studies") / options.set
+    if options.set == Banking.name:
+        return Banking(options.shared, work, 1, options.texts), work
+    kinds: dict[str, Any] = {"clinc150": Clinc150, "vision": Vision}
+    return kinds[options.set](options.shared, work, 1), work
+
+
+def main() -> None:
+    parser = set_parser(__doc__)
     parser.add_argument("--deep", action="store_true", help="compare with a Deep Ensemble of three, trained if missing")
     options = parser.parse_args()
-    work = options.work or Path("out/studies") / options.set
-    kinds: dict[str, Any] = {"clinc150": Clinc150, "vision": Vision}
-    subject = kinds[options.set](options.shared, work, 1) if options.set in kinds else Banking(
-        options.shared, work, 1, options.texts
-    )  # fmt: skip
+    subject, work = subject_of(options)
     report: dict[str, Any] = {**harness.about(subject.data.sizes()), "seeds": []}
     for seed in range(options.seeds):
         report["seeds"].append({"seed": seed, **run(subject, work / f"made-{seed}", seed)})
         if options.deep and not seed:
             report["deep"] = deep(subject, work)
         harness.save(options.output, report)
-    print(text := tables(report))
-    if options.output:
-        options.output.with_name(f"{options.output.stem}-tables.md").write_text(f"# Rivals: {options.set}\n\n{text}\n")
+    write_tables(options.output, f"Rivals: {options.set}", tables(report))
+
+
+def write_tables(output: Path | None, title: str, text: str) -> None:
+    """Print tables, and write them beside the results."""
+    print(text)
+    if output:
+        output.with_name(f"{output.stem}-tables.md").write_text(f"# {title}\n\n{text}\n")
 
 
 def run(subject: Subject, output: Path, seed: int) -> dict[str, Any]:
@@ -134,25 +151,38 @@ def tables(report: dict[str, Any]) -> str:
     rows = {name: [seed["models"][place] for seed in report["seeds"]] for place, name in enumerate(names)}
     if "deep" in report:
         rows["Deep Ensemble of three"] = [report["deep"]]
-    lines, decisions = [], []
-    for name, models in rows.items():
-        lines.append([name, *(_cell(models, figure) for figure in FIGURES)])
-        shares = [[model["decisions"].get(each) for model in models] for each in DECISIONS]
-        decisions.append([name, *(_spread(each, "{:.1%}") if None not in each else "–" for each in shares)])
+    lines = [[name, *figure_cells([values_of(model) for model in models])] for name, models in rows.items()]
+    decisions = [[name, *decision_cells(models)] for name, models in rows.items()]
     headlines = "\n".join(f"- seed {seed['seed']}: {' '.join(seed['headline'])}" for seed in report["seeds"])
     quality = harness.table(["", *FIGURES.values()], lines)
     return f"{quality}\n\n{harness.table(['', *DECISIONS.values()], decisions)}\n\nVerdicts:\n\n{headlines}"
 
 
-def _cell(models: list[dict[str, Any]], figure: str) -> str:
-    """Mean over seeds with its range; detection as AUROC / FPR95."""
+def values_of(model: dict[str, Any]) -> dict[str, float]:
+    """Figures of a model in a stored report, without intervals."""
+    return {name: figure["value"] for name, figure in model["figures"].items()}
+
+
+def figure_cells(rows: list[dict[str, float]]) -> list[str]:
+    """Each of ``FIGURES`` over the seeds; detection as AUROC / FPR95."""
+    return [_cell(rows, figure) for figure in FIGURES]
+
+
+def decision_cells(models: list[dict[str, Any]]) -> list[str]:
+    """Each share of ``DECISIONS`` over the seeds."""
+    shares = [[model["decisions"].get(each) for model in models] for each in DECISIONS]
+    return [_spread(each, "{:.1%}") if None not in each else "–" for each in shares]
+
+
+def _cell(rows: list[dict[str, float]], figure: str) -> str:
     keys = [f"{figure}.auroc", f"{figure}.fpr95"] if figure.startswith("ood.") else [figure]
-    if any(key not in model["figures"] for key in keys for model in models):
+    if any(key not in row for key in keys for row in rows):
         return "–"
-    return " / ".join(_spread([model["figures"][key]["value"] for model in models], "{:.3f}") for key in keys)
+    return " / ".join(_spread([row[key] for row in rows], "{:.3f}") for key in keys)
 
 
 def _spread(values: list[float], form: str) -> str:
+    """Mean over seeds with its range."""
     mean, low, high = (form.format(value) for value in (np.mean(values), min(values), max(values)))
     return mean if low == high else f"{mean} ({low} to {high})"
 

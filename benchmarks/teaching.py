@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ from hydrant.data.examples import Examples, random_parts
 from hydrant.evaluation.report import REPORT
 from hydrant.models.plan_cost import cost_of
 from hydrant.tuning import Jointly, Taught
-from rivals import DECISIONS, FIGURES, Banking
+from rivals import DECISIONS, FIGURES, decision_cells, figure_cells, set_parser, subject_of, values_of, write_tables
 from study import Data
-from study_subjects import Clinc150, Vision
 from training import matmul
 
 FORKS, MEAN, TUNED = "forks", "mean", "tuned as a whole"
@@ -49,7 +49,7 @@ class Study:
     def __init__(
         self, subject: Any, work: Path, labelled: int | None, unlabelled: int | None, train: Any, quick: bool
     ) -> None:
-        self.subject, self.work, self.name, self.quick = subject, work, subject.name, quick
+        self.subject, self.work, self.quick = subject, work, quick
         data: Data = subject.data
         self.choosing, self.fitting = random_parts(data.validation, 2, 0)
         order = np.random.default_rng(0).permutation(len(data.train))
@@ -70,9 +70,8 @@ class Study:
         hydrant.evaluate(folder, data.test, data.ood_test)
         bundle = hydrant.Bundle.open(folder)
         model = bundle.read_json(REPORT)["models"][0]
-        operations = cost_of(bundle, sequence=None)
-        found = {"figures": {k: v["value"] for k, v in model["figures"].items()}, "decisions": model["decisions"]}
-        return {**found, "operations": operations.ratio, "temperature": model["temperature"]}
+        found = {"figures": values_of(model), "decisions": model["decisions"], "temperature": model["temperature"]}
+        return {**found, "operations": cost_of(bundle).ratio}
 
     def plan(self, options: dict[str, Any], seed: int) -> HeadPlan:
         """The plan of a variant: whole members, or pruned by Taylor scores from a fork on."""
@@ -88,15 +87,20 @@ class Study:
             processor=self.processor,
         )  # fmt: skip
 
-    def row(self, name: str, seed: int, how: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """Build one variant, or read its figures from an earlier run."""
-        place = self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}-{seed}"
+    def remembered(self, name: str, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        """Figures of the bundle that ``build`` writes, from an earlier run if there was one."""
+        place = self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}"
         done = place.with_suffix(".json")
-        if done.is_file():
-            return json.loads(done.read_text())
-        for folder in (place, place.with_suffix(".untuned")):
-            shutil.rmtree(folder, ignore_errors=True)
+        if not done.is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            facts = {**build(place), **self.calibrated(place)}
+            done.write_text(json.dumps(facts, default=str))
+        return json.loads(done.read_text())
+
+    def taught(self, place: Path, seed: int, how: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Tune one variant; return its cost and epochs."""
         untuned = place.with_suffix(".untuned")
+        shutil.rmtree(untuned, ignore_errors=True)
         hydrant.save_bundle(hydrant.fuse(self.model, self.plan(options, seed)), untuned, self.processor)
         started, cpu = time.perf_counter(), time.process_time()
         with matmul(self.precision):
@@ -105,49 +109,25 @@ class Study:
                 reading=DataOptions(batch_size=32),
             )  # fmt: skip
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        facts = {
-            "seed": seed,
-            **spent,
-            "epochs": report.epochs,
-            "best_epoch": report.best_epoch,
-            **self.calibrated(place),
-        }
         shutil.rmtree(untuned)
-        done.write_text(json.dumps(facts, default=str))
-        return facts
+        return {"seed": seed, **spent, "epochs": report.epochs, "best_epoch": report.best_epoch}
 
-    def fixed(self, name: str, models: Sequence[Path]) -> dict[str, Any]:
-        """The single model, or the teachers as an exact Deep Ensemble."""
-        place = self.work / f"{'quick-' * self.quick}{name}"
-        done = place.with_suffix(".json")
-        if done.is_file():
-            return json.loads(done.read_text())
-        shutil.rmtree(place, ignore_errors=True)
+    def fused(self, place: Path, models: Sequence[Path]) -> dict[str, Any]:
+        """Write the single model, or the teachers as an exact Deep Ensemble."""
         separate: dict[str, Any] = {"keep_separate": ["all"]} if len(models) > 1 else {}
         hydrant.save_bundle(hydrant.fuse(list(map(str, models)), **separate), place, self.processor)
-        facts = self.calibrated(place)
-        done.write_text(json.dumps(facts, default=str))
-        return facts
+        return {}
 
 
 def main() -> None:
-    parser = harness.parser(__doc__)
-    parser.add_argument("set", choices=["clinc150", "banking77-oos", "vision"])
-    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
-    parser.add_argument("--texts", type=Path, help="folder BANKING77-OOS")
-    parser.add_argument("--work", type=Path, help="cache folder (default out/studies/SET)")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = set_parser(__doc__)
     parser.add_argument("--labelled", type=int, help="labelled training examples (default: all)")
     parser.add_argument("--unlabelled", type=int, help="further examples whose labels are hidden")
     parser.add_argument("--variants", nargs="*", default=[FORKS, MEAN, TUNED], help="NAME or NAME:OPTION=VALUE,…")
     parser.add_argument("--speed", action="store_true", help="only time an epoch, taught and tuned by labels")
     parser.add_argument("--quick", action="store_true", help="without the distance, for curves")
     options = parser.parse_args()
-    work = options.work or Path("out/studies") / options.set
-    kinds: dict[str, Any] = {"clinc150": Clinc150, "vision": Vision}
-    subject = kinds[options.set](options.shared, work, 1) if options.set in kinds else Banking(
-        options.shared, work, 1, options.texts
-    )  # fmt: skip
+    subject, work = subject_of(options)
     place = work / ("teaching" if options.labelled is None else f"teaching-{options.labelled}-{options.unlabelled}")
     place.mkdir(parents=True, exist_ok=True)
     train = None if options.labelled is None else lambda examples: few(subject, place, examples)
@@ -157,18 +137,15 @@ def main() -> None:
         harness.save(options.output, {**report, **speed(study, variant_of(FORKS, study, options.set))})
         return
     rows = report["rows"]
-    rows["single"] = [study.fixed("single", study.teachers[:1])]
-    rows["teachers"] = [study.fixed("teachers", study.teachers)]
+    for name, models in (("single", study.teachers[:1]), ("teachers", study.teachers)):
+        rows[name] = [study.remembered(name, partial(study.fused, models=models))]
     for seed in range(options.seeds):
         for variant in options.variants:
             name, how, plan = variant_of(variant, study, options.set)
-            rows.setdefault(name, []).append(study.row(name, seed, how, plan))
+            build = partial(study.taught, seed=seed, how=how, options=plan)
+            rows.setdefault(name, []).append(study.remembered(f"{name}-{seed}", build))
             harness.save(options.output, report)
-    print(text := tables(rows))
-    if options.output:
-        options.output.with_name(f"{options.output.stem}-tables.md").write_text(
-            f"# Teaching: {options.set}\n\n{text}\n"
-        )
+    write_tables(options.output, f"Teaching: {options.set}", tables(rows))
 
 
 def speed(study: Study, variant: tuple[str, Any, dict[str, Any]], rows: int = 1000, rounds: int = 3) -> dict[str, Any]:
@@ -219,24 +196,11 @@ def tables(rows: dict[str, list[dict[str, Any]]]) -> str:
     for name, each in rows.items():
         kept = (single - np.mean([row["figures"]["nll"] for row in each])) / (single - teachers)
         shown = name if name in ("single", "teachers") else f"{name} ({len(each)} seeds)"
-        cells = [_cell(each, figure) for figure in FIGURES]
+        cells = figure_cells([row["figures"] for row in each])
         lines.append([shown, f"{each[0]['operations']:.2f}", *cells, f"{kept:.0%}"])
-        shares = [[row["decisions"].get(share) for row in each] for share in DECISIONS]
-        decisions.append([shown, *(_spread(share, "{:.1%}") if None not in share else "–" for share in shares)])
+        decisions.append([shown, *decision_cells(each)])
     head = ["", "operations", *FIGURES.values(), "NLL gain kept"]
     return f"{harness.table(head, lines)}\n\n{harness.table(['', *DECISIONS.values()], decisions)}"
-
-
-def _cell(rows: list[dict[str, Any]], figure: str) -> str:
-    keys = [f"{figure}.auroc", f"{figure}.fpr95"] if figure.startswith("ood.") else [figure]
-    if any(key not in row["figures"] for key in keys for row in rows):
-        return "–"
-    return " / ".join(_spread([row["figures"][key] for row in rows], "{:.3f}") for key in keys)
-
-
-def _spread(values: Sequence[Any], form: str) -> str:
-    mean, low, high = (form.format(value) for value in (np.mean(values), min(values), max(values)))
-    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 if __name__ == "__main__":

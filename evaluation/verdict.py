@@ -60,7 +60,7 @@ def headlines(models: Sequence[ModelReport], detection: bool, taught: bool = Fal
 
 
 def _kept(models: Sequence[ModelReport]) -> list[str]:
-    """Return the share that the bundle keeps of the teachers' gain over the single model, and its share of the cost."""
+    """Describe what is kept of the teachers' gain, at which share of their cost, and what members add to that."""
     teachers = next((each for each in models if each.kind == TEACHERS), None)
     name = next((each for each in GAINS if teachers and each in teachers.over_single), None)
     if teachers is None or name is None:
