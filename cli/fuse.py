@@ -48,13 +48,14 @@ def arguments(command: Command) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..models.checkpoint import check_supported, load_model, load_processor
+    from ..models.checkpoint import check_supported, load_processor
 
     _check(options)
     for model in [] if options.traced else options.model:
         check_supported(model, options.adapter)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
+    from ..models.packed_checkpoint import load_members
 
     check_replaceable(options.output, MANIFEST, options.force)
     if options.data is not None:
@@ -65,7 +66,10 @@ def run(options: argparse.Namespace) -> int:
     if not options.traced:
         sources = [shared.source(source, options) for source in options.model]
         shown = progress(sources, len(sources), "loading checkpoints")
-        models = [load_model(each, options.adapter) if isinstance(each, str) else each for each in shown]
+        for each in shown:
+            models += load_members(each, options.adapter) if isinstance(each, str) else [each]
+    packed = len(models) > len(options.model)
+    settings |= {"keep_separate": "all"} if packed else {}
     checkpoints = models or options.model[0]
     ensemble = fuse_models(checkpoints, chosen, adapters=options.adapter, traced=options.traced, **settings)
     processor = common_processor(options.model, ensemble.architecture, options.adapter) if models else None
@@ -80,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
                          tensors_only=options.no_processor)  # fmt: skip
     facts: dict[str, Any] = {"bundle": str(bundle.path), "members": ensemble.members}
     wrote = f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}"
+    wrote += " from a packed checkpoint" if packed else ""
     if options.traced:
         model, checked = ensemble.architecture, ensemble.provenance["traced"]
         facts |= {"traced": model.form, **checked}

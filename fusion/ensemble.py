@@ -17,10 +17,11 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
 from ..errors import InputError, check_choice, cut
 from ..models.base_card import base_facts
-from ..models.checkpoint import load_model, model_labels, own_processor
+from ..models.checkpoint import model_labels, own_processor
 from ..models.family_registry import architecture_of, prompts_of, read_weights
 from ..models.layout import problem_of
 from ..models.lora import Adapter, LowRank, read_adapter
+from ..models.packed_checkpoint import load_members
 from ..models.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
 from .low_rank import choose_forms, merged, stacked_updates
@@ -64,7 +65,8 @@ def fuse(
 
     Args:
         models: a transformers classifier, its path or hub name, or the result of ``load_zero_shot`` (every member is
-            a pruning of it); or a sequence of M classifiers (members tuned independently).
+            a pruning of it); or a sequence of M classifiers (members tuned independently). A folder with packed layers
+            of torch-uncertainty (a Packed-Ensemble) holds M members itself, which share nothing.
         plan: heads kept by each member; ``None`` keeps all heads.
         members: for one checkpoint without a plan, number of members. They are alike and share one trunk until
             ``tune(…, BatchEnsemble())`` makes them differ.
@@ -108,7 +110,9 @@ def fuse(
         keeps = ensemble.plan.members
         _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "use a plan with different heads")
         return ensemble
-    loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
+    loaded = _loaded(sources, adapters)
+    if len(loaded) > len(sources):  # members of a packed checkpoint
+        separate = check_parts("all")
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:
@@ -132,6 +136,12 @@ def fuse(
     fused = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
     fused.original_check = checked
     return _warn_of_alike(fused, planned)
+
+
+def _loaded(sources: Sequence[Any], adapters: Sequence[str | Path]) -> list[Any]:
+    """Load the models that are given by name; a packed checkpoint holds several."""
+    named = (load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources)
+    return [model for models in named for model in models]
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:

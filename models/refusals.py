@@ -132,6 +132,8 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
     other = next((size for size, own in zip(expected, stored, strict=False) if size != own), 0)
     settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
     cause = f"likely cause: {listing(settings or ['image_size'], 3)} = {other}; use the matching config.json"
+    if any(len(own) == 3 > len(other) for _, own, other in mismatched):
+        cause = "packed layers (a Packed-Ensemble): `hydrant fuse` takes a local folder of them apart into members"
     if 0 in stored:
         cause = "DeepSpeed ZeRO-3 saved empty tensors: run its zero_to_fp32.py with --safe_serialization"
     wrong = f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}"

@@ -33,7 +33,7 @@ FLOORS: list[dict[str, str]] = [
         "engines": "__init__ gpu metadata",
         "models": """
             __init__ base_card layout bert cross_encoder modernbert refusals vit family_registry lora
-            checkpoint functions weight_sharing graph_counts plan_cost prompts tracing.__init__
+            checkpoint packed_checkpoint functions weight_sharing graph_counts plan_cost prompts tracing.__init__
             tracing.attention_blocks tracing.export_patches tracing.slices tracing.traced_model
             tracing.members zero_shot
         """,

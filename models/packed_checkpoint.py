@@ -1,0 +1,118 @@
+"""Packed-Ensembles (Laurent et al. 2023): a checkpoint with torch-uncertainty's packed layers, as M narrow models.
+
+A packed linear map is M maps beside each other, stored as [M, out, in], or by older releases as the weight of a grouped
+convolution, [M·out, in, 1]. Every other tensor is M times as wide along one axis; member m has its m-th part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnsupportedModelError, cut, require
+from . import refusals
+from .checkpoint import READS, check_supported, checked_source, class_of, load_config, load_model, quiet
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "vit", "deit")
+"""Families without a stacked map, gate or concatenation, which would cross the borders between members."""
+
+WIDTHS = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_dim", "embedding_size")
+"""Settings that are narrower in a member."""
+
+QUERIES = (".query.weight", ".q_proj.weight", ".q_lin.weight")
+TABLES = "_embeddings.weight"
+
+NORM_GROUPS = "norm_groups"
+"""Setting of a packed checkpoint's configuration: the number of groups that each norm normalizes on their own."""
+
+
+def load_members(source: str | Path, adapters: Sequence[str | Path] = ()) -> list[Any]:
+    """Load a classifier, or each member of a packed one, in float32 on the CPU, in evaluation mode."""
+    name = checked_source(source)
+    check_supported(name, adapters)
+    tensors = {} if adapters else _packed_tensors(Path(name))
+    if not tensors:
+        return [load_model(source, adapters)]
+    config = load_config(name)
+    refusals.check_not_quantised(name, config)
+    if config.model_type not in FAMILIES:
+        raise _refuse(f"a model of {config.model_type} computes across members", f"one of {', '.join(FAMILIES)}")
+    count, narrow = _narrowed(config, tensors)
+    parts = {key: _parts(key, tensor, count) for key, tensor in tensors.items()}
+    return [_member(narrow, {key: each[place] for key, each in parts.items()}) for place in range(count)]
+
+
+def _packed_tensors(folder: Path) -> dict[str, Any]:
+    """Tensors of a checkpoint with a packed linear map, without torch-uncertainty's inner name ``conv``; else none."""
+    from safetensors import SafetensorError, safe_open
+
+    require("torch", *READS)
+    tensors: dict[str, Any] = {}
+    try:
+        opened = [safe_open(file, framework="pt") for file in sorted(folder.glob("model*.safetensors"))]
+        names = [(file, key) for file in opened for key in file.keys()]  # noqa: SIM118 (not a dictionary)
+        if any(key.endswith("weight") and len(file.get_slice(key).get_shape()) == 3 for file, key in names):
+            tensors = {key.replace(".conv.", "."): file.get_tensor(key) for file, key in names}
+    except (OSError, SafetensorError):
+        return {}  # load_model reports the cause
+    return tensors
+
+
+def _narrowed(config: Any, tensors: dict[str, Any]) -> tuple[int, Any]:
+    """Number of members and the configuration of one; a head keeps its width."""
+    query = next((name for name in tensors if name.endswith(QUERIES)), "")
+    if not query or tensors[query].ndim != 3:
+        raise _refuse(f"{query or 'the attention'} is not packed, but other linear maps are", "all linear maps packed")
+    first, width, last = tensors[query].shape
+    count, width = (first // width, width) if last == 1 else (first, width)
+    if (groups := getattr(config, NORM_GROUPS, None)) != count:
+        fix = "set it if each norm is a GroupNorm of that many groups; a norm of all members has the same weights"
+        raise _refuse(f"config.json has {NORM_GROUPS} = {cut(groups)}", f"{count}, one for each member: {fix}")
+    narrow = copy.deepcopy(config)
+    for setting in WIDTHS:
+        own = getattr(config, setting, None)
+        if own is not None and own * width % config.hidden_size:
+            share = f"{width} of {config.hidden_size}"
+            raise _refuse(f"{setting} = {own} does not divide", f"a whole number for a member, which has {share}")
+        if own is not None:
+            setattr(narrow, setting, own * width // config.hidden_size)
+    return count, narrow
+
+
+def _parts(name: str, tensor: Any, count: int) -> Any:
+    """Members' parts [M, …] of a tensor."""
+    packed = tensor.ndim == 3 and name.endswith(".weight")
+    if packed and tensor.shape[2] == 1 and tensor.shape[0] % count == 0:
+        return tensor.reshape(count, -1, tensor.shape[1])
+    if packed and len(tensor) == count:
+        return tensor
+    if packed or (tensor.ndim == 2 and not name.endswith(TABLES)):
+        found = f"linear map {name} of shape {list(tensor.shape)} mixes members"
+        raise _refuse(found, f"a packed one, [{count}, out, in] (the classifier with last=True)")
+    axis = 0 if tensor.ndim in (1, 4) else tensor.ndim - 1
+    if tensor.shape[axis] % count:
+        raise _refuse(f"{name} has shape {list(tensor.shape)}", f"a multiple of {count} on axis {axis}")
+    return require("torch", *READS).stack(tensor.chunk(count, axis))
+
+
+def _member(config: Any, tensors: dict[str, Any]) -> Any:
+    """One narrow model; transformers translates the names of older releases."""
+    torch, transformers = require("torch", *READS), require("transformers", *READS)
+    with quiet():
+        model, info = getattr(transformers, class_of(config)).from_pretrained(
+            None, config=copy.deepcopy(config), state_dict=tensors, dtype=torch.float32,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    if info["mismatched_keys"]:
+        name, part, expected = min(info["mismatched_keys"])
+        found = f"a member's part of {name} has shape {list(part)}"
+        raise _refuse(found, f"{list(expected)}: layers with γ = 1, and no tensor that members share")
+    if info["missing_keys"]:
+        raise refusals.incomplete(config.name_or_path, info["missing_keys"], info["unexpected_keys"], False)
+    return model.eval()
+
+
+def _refuse(found: str, expected: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"a packed checkpoint cannot be taken apart: {found}; expected {expected}")
