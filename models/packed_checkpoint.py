@@ -51,7 +51,7 @@ def _packed_tensors(folder: Path) -> dict[str, Any]:
     require("torch", *READS)
     tensors: dict[str, Any] = {}
     try:
-        opened = [safe_open(file, framework="pt") for file in sorted(folder.glob("model*.safetensors"))]
+        opened: list[Any] = [safe_open(file, framework="pt") for file in sorted(folder.glob("model*.safetensors"))]
         names = [(file, key) for file in opened for key in file.keys()]  # noqa: SIM118 (not a dictionary)
         if any(key.endswith("weight") and len(file.get_slice(key).get_shape()) == 3 for file, key in names):
             tensors = {key.replace(".conv.", "."): file.get_tensor(key) for file, key in names}
