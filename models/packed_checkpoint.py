@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnsupportedModelError, cut, require
+from ..errors import UnsupportedModelError, require
 from . import refusals
 from .checkpoint import READS, check_supported, checked_source, class_of, load_config, load_model, quiet
 
@@ -69,12 +69,12 @@ def _narrowed(config: Any, tensors: dict[str, Any]) -> tuple[int, Any]:
     count, width = (first // width, width) if last == 1 else (first, width)
     if (groups := getattr(config, NORM_GROUPS, None)) != count:
         fix = "set it if each norm is a GroupNorm of that many groups; a norm of all members has the same weights"
-        raise _refuse(f"config.json has {NORM_GROUPS} = {cut(groups)}", f"{count}, one for each member: {fix}")
+        raise _refuse(f"config.json has {NORM_GROUPS} = {groups!r:.40}", f"{count}, one for each member: {fix}")
     narrow = copy.deepcopy(config)
     for setting in WIDTHS:
         own = getattr(config, setting, None)
         if own is not None and own * width % config.hidden_size:
-            share = f"{width} of {config.hidden_size}"
+            share = f"{width} of {config.hidden_size} channels"
             raise _refuse(f"{setting} = {own} does not divide", f"a whole number for a member, which has {share}")
         if own is not None:
             setattr(narrow, setting, own * width // config.hidden_size)
