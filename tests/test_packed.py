@@ -38,7 +38,7 @@ def packed(family: str) -> Any:
             out = CLASSES * M if name == "classifier" else old.out_features
             model.set_submodule(name, Rows(nn.Conv1d(old.in_features, out, 1, groups=M)))
         elif isinstance(old, nn.LayerNorm):
-            model.set_submodule(name, Rows(nn.GroupNorm(M, *old.normalized_shape, old.eps)))
+            model.set_submodule(name, Rows(nn.GroupNorm(M, old.normalized_shape[0], old.eps)))
     model.config.norm_groups = M
     return randomized(model).eval()
 
