@@ -1,6 +1,6 @@
 """Packed-Ensembles from scratch, for whoever has no pre-trained model: CLINC150, the shape of its MiniLM.
 
-    python benchmarks/packed.py ../shared -o benchmarks/results/packed-clinc150.json
+    python benchmarks/packed.py ../shared -o … --document docs/research/findings.md
 
 Packed-Ensembles (Laurent et al. 2023): M = 4 members of α ÷ M = half the width, heads and intermediate width (γ = 1),
 with embeddings of their own. They are trained in one loop on the same batches by the sum of their losses; since they
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/studies/packed"), help="cache folder")
     parser.add_argument("--rivals", type=Path, default=Path("out/studies/clinc150"), help="cache folder of rivals.py")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--document", type=Path, help="page that shows the first table")
     options = parser.parse_args()
     subject, work = Clinc150(options.shared, options.work, 1), options.work
     reference, arguments = subject.single, (subject.members.processor, subject.data.train)
@@ -122,6 +123,8 @@ def main() -> None:
     report["latency"] = {name: row["1"] for name, row in times.items()}
     harness.save(options.output, report)
     write_tables(options.output, TITLE, tables(report))
+    if options.document:
+        harness.put_into(options.document, tables(report).partition("\n\n")[0], "packed")
 
 
 def made(study: Study, model: Path, place: Path, seed: int) -> dict[str, Any]:
