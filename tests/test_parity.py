@@ -66,20 +66,6 @@ def test_unequal_prunings_of_one_checkpoint(family: str, tmp_path: Path) -> None
         assert_forms([model], plan, make_inputs(family), tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_one_member_with_all_heads_is_the_original_model(family: str, tmp_path: Path) -> None:
-    model, inputs = make_model(family), make_inputs(family)
-    ensemble = fuse(model)
-    with torch.no_grad():
-        original = model(**inputs).logits
-        np.testing.assert_allclose(ensemble(**inputs).member_logits[0], original, atol=2e-5, rtol=2e-5)
-    save_bundle(ensemble, tmp_path / "bundle")
-    exported = run_onnx(export_onnx(tmp_path / "bundle"), inputs)
-    np.testing.assert_allclose(exported["probabilities"], original.softmax(-1), atol=1e-5)
-    assert np.all(exported["mutual_information"] == 0), "one member cannot disagree with itself"
-    assert np.all(exported["disagreement"] == 0)
-
-
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHERS[:2]])
 def test_three_checkpoints_all_grouped_are_a_deep_ensemble(family: str, tmp_path: Path) -> None:
     models = [make_model(family, seed=seed) for seed in (1, 2, 3)]

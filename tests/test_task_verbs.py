@@ -40,7 +40,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 @pytest.mark.parametrize("kind", ["regression", "relevance", "multi_label"])
 @pytest.mark.slow
-def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
+def test_making_a_model_of_another_task(
+    kind: str, cases: dict[str, Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint has the same figures beside its rival as alone."""
     case, messages = cases[kind], []
     fast = kind == "relevance"
     recipe = Recipe(fast=True) if fast else Recipe(members=2, budget=2.0, epochs=1, learning_rate=1e-3)
@@ -62,6 +65,17 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     assert stages["evaluate"]["notes"] == [], "no earlier stage used the test examples"
     if kind != "relevance":
         assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
+
+    def compared() -> Any:
+        options: dict[str, Any] = {"compare": [case.checkpoint], "figures": Figures(bootstrap=0)}
+        return hydrant.evaluate(report.bundle, case.validation, case.ood, reading=case.reading, **options).models
+
+    _, rival, beside = compared()
+    monkeypatch.setattr("hydrant.evaluation.competitors.restored_rival", lambda *_: None)
+    _, alone = compared()
+    assert (rival.kind, beside.kind, alone.kind) == ("single", "checkpoint", "checkpoint")
+    for name, figure in alone.figures.items():
+        assert beside.figures[name].value == pytest.approx(figure.value, abs=1e-5, nan_ok=True), name
 
 
 @pytest.mark.slow
