@@ -27,7 +27,7 @@ from hydrant.export import traced_graph
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
-from support import feeds, make_model, random_plan, run_cli, save_checkpoint
+from support import feeds, make_model, random_plan, save_checkpoint, stdout_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells ignore SIGINT in background jobs, and commands that tests interrupt would inherit it
@@ -185,9 +185,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a shortened ``hydrant demo`` in ``digits``, and its standard output in ``printed``."""
 
     def make(folder: Path) -> None:
-        done = run_cli("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
-        assert done.returncode == 0, done.stderr
-        (folder / "printed").write_text(done.stdout)
+        printed = stdout_of("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
+        (folder / "printed").write_text(printed)
 
     return made_once(tmp_path_factory, "demo", make)
 

@@ -254,6 +254,13 @@ def run_cli(
     return command.run([str(word) for word in arguments], environment, cwd, given, timeout)
 
 
+def stdout_of(*arguments: object, **options: Any) -> str:
+    """Standard output of a command that must succeed."""
+    done = run_cli(*arguments, **options)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done.stdout
+
+
 def fresh_python(code: str, *arguments: object, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """Run code in a new Python, which has imported nothing."""
     words = [sys.executable, "-c", code, *map(str, arguments)]

@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.prompts import TEMPLATES, Prompts, read_prompts
 from PIL import Image
-from support import HEADS, make_clip_tokenizer, make_inputs, make_model, run_cli
+from support import HEADS, make_clip_tokenizer, make_inputs, make_model, stdout_of
 from test_cost import assert_cost
 from test_parity import run_onnx
 from transformers import CLIPImageProcessorPil, CLIPProcessor
@@ -101,18 +101,15 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     options = ("--classes", tmp_path / "names.txt", "--template", "a {}", "--template", "the {}.")
     out, plan = tmp_path / "out", tmp_path / "plan.json"
 
-    def ran(*words: object) -> str:
-        done = run_cli(*words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    ran("plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan)
-    ran("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
-    ran("export", out)
-    assert "every gate holds" in ran("verify", out, "--data", pictures)
-    predictions = json.loads(ran("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
-    assert "a {}, the {}." in ran("inspect", out)
-    report = json.loads(ran("evaluate", out, "--data", pictures, "--compare", checkpoint, "--bootstrap", 0, "--json"))
+    stdout_of("plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan)
+    stdout_of("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
+    stdout_of("export", out)
+    assert "every gate holds" in stdout_of("verify", out, "--data", pictures)
+    predictions = json.loads(stdout_of("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
+    assert "a {}, the {}." in stdout_of("inspect", out)
+    report = json.loads(
+        stdout_of("evaluate", out, "--data", pictures, "--compare", checkpoint, "--bootstrap", 0, "--json")
+    )
 
     model = load_zero_shot(checkpoint, list(NAMES), ["a {}", "the {}."])
     pixels = load_processor(checkpoint, "image")(Image.open(pictures / "cat" / "0.png"), return_tensors="pt")

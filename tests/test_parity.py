@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import oracle
 import pytest
 import torch
@@ -15,6 +14,7 @@ from hydrant.export.random_model import PLAIN
 from hydrant.fusion.output_heads import summarize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_reference import run_ort
 from support import ALIASES, FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
 
 OTHERS = ("siglip", "dinov2_with_registers", *ALIASES)
@@ -23,9 +23,7 @@ OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_in
 
 
 def run_onnx(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
-    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
+    return run_ort(path, {name: tensor.numpy() for name, tensor in inputs.items()})
 
 
 def assert_parity(models: list[Any], ensemble: Any, inputs: dict[str, torch.Tensor], folder: Path) -> None:

@@ -23,7 +23,7 @@ from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run_cli
+from support import stdout_of
 from traced_support import by_hooks, make, plan_of, without
 
 soundfile = pytest.importorskip("soundfile")
@@ -165,8 +165,7 @@ def make_bundle(root: Path, data: Path) -> None:
         ["plan", checkpoint, "--traced", "--data", data, *two, "-o", plan],
         ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
     ):
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr
+        stdout_of(*arguments)
         if arguments[0] == "plan":  # members that share no head
             chosen = hydrant.HeadPlan.load(plan)
             other = tuple(sorted({0, 1, 2, 3} - set(chosen.members[0][0])))
