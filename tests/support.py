@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import torch
 import transformers
-from hydrant import Bundle, HeadPlan, load_zero_shot
+from hydrant import Bundle, HeadPlan, Prediction, load, load_zero_shot
 from hydrant.data.examples import Examples
 from PIL import Image
 
@@ -259,6 +259,12 @@ def stdout_of(*arguments: object, **options: Any) -> str:
     done = run_cli(*arguments, **options)
     assert done.returncode == 0, f"{arguments}: {done.stderr}"
     return done.stdout
+
+
+def predicted(bundle: Any, inputs: Any, *loading: Any, **options: Any) -> Prediction:
+    """Prediction of a predictor that is loaded for it."""
+    with load(bundle, *loading, **options) as predictor:
+        return predictor.predict(inputs)
 
 
 def fresh_python(code: str, *arguments: object, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:

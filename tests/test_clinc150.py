@@ -18,7 +18,7 @@ from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density_file import Density
 from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
-from support import run_cli, stdout_of
+from support import predicted, run_cli, stdout_of
 
 PAGE = Path(__file__).parents[1] / "docs/start/quick-start.md"
 
@@ -72,8 +72,7 @@ def test_predictions_match_the_original_model_with_masked_heads(bundle: Path, sh
     plan = HeadPlan.load(bundle / "plan.json")
     expected = oracle.ensemble([model], plan, inputs)
     for backend in ("onnxruntime", "torch"):
-        with load(bundle, backend) as predictor:
-            got = predictor.predict(texts)
+        got = predicted(bundle, texts, backend)
         for name in ("probabilities", "predictive_entropy", "mutual_information", "disagreement"):
             np.testing.assert_allclose(getattr(got, name), expected[name], atol=1e-5, err_msg=f"{backend} {name}")
 

@@ -23,7 +23,7 @@ from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_reference import run_ort
-from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, random_plan
+from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, predicted, random_plan
 from task_support import NAMES, Case, make_case
 from token_support import loss_with_gate
 
@@ -80,8 +80,7 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
         np.testing.assert_allclose(exported[name], wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
     if lowering == "unrolled":
         for backend in ("torch", "onnxruntime", "openvino"):
-            with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
-                prediction = predictor.predict(arrays)
+            prediction = predicted(tmp_path / "bundle", arrays, backend=backend)
             for name, wanted in expected.items():
                 values = getattr(prediction, name)
                 np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")

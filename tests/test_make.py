@@ -29,7 +29,7 @@ from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from support import save_checkpoint
+from support import predicted, save_checkpoint
 
 MODULE = sys.modules["hydrant.workflow.make_bundle"]  # the function has the same name
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
@@ -147,8 +147,7 @@ def test_the_bundle_is_complete(finished: Any) -> None:
     assert "seconds" not in json.dumps(report), "not reproducible"
     assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "single", "verify", "evaluate"]
     assert [path.name for path in finished.bundle.parent.iterdir()] == ["out"]
-    with hydrant.load(finished.bundle, "onnxruntime") as predictor:
-        p = predictor.predict(["hello world", "money money"])
+    p = predicted(finished.bundle, ["hello world", "money money"], "onnxruntime")
     assert p.distance is not None
     assert p.out_of_distribution is not None
     assert p.abstain is not None
