@@ -424,6 +424,7 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
 
 
+@pytest.mark.usefixtures("network_once")
 def test_traced_texts_have_a_distance_by_length(tmp_path: Path) -> None:
     bundle, density = with_density("bert", tmp_path / "out", traced=True)
     inputs, ensemble, labels = inputs_of("bert", **QUERY), load_reference(bundle), np.arange(TRAIN) % CLASSES

@@ -63,8 +63,9 @@ def test_making_a_model_of_another_task(
     assert all(np.isfinite(figures[quality]) for figures in (ours, *rivals))
     assert ours["distance_auroc"] is not None
     assert stages["evaluate"]["notes"] == [], "no earlier stage used the test examples"
-    if kind != "relevance":
-        assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
+    if fast:  # a single model has no rival
+        return
+    assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
 
     def compared() -> Any:
         options: dict[str, Any] = {"compare": [case.checkpoint], "figures": Figures(bootstrap=0)}

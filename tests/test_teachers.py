@@ -315,11 +315,11 @@ def test_an_interrupted_tuning_resumes(text: School, runs: list[str], tmp_path: 
     assert not (tmp_path / "part").exists()
 
 
-@schools("text", "tokens")
+@schools("tokens")
 def test_unlabelled_rows_teach(school: School, tmp_path: Path) -> None:
     """Two labelled rows alone teach less about the others than with a file of these, which has no labels."""
-    column, distances = "tokens" if school.task == "tokens" else "text", []
-    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps({column: each})}\n" for each in school.inputs))
+    distances = []
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps({'tokens': each})}\n" for each in school.inputs))
     for name, file in (("few", None), ("all", tmp_path / "rows.jsonl")):
         bundle = school.bundle(tmp_path / name)
         report = school.teach(bundle, 2, unlabelled=file)
