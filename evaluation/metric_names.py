@@ -30,6 +30,7 @@ BASELINES = {
     "vim": "ViM",
     "mahalanobis": "Mahalanobis",
     "relative_mahalanobis": "relative Mahalanobis",
+    "vilu": "ViLU",
 }
 
 BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
