@@ -79,9 +79,12 @@ def held_out_answers(vectors: np.ndarray, labels: np.ndarray, seed: int) -> np.n
     linear, selection = (require(name, "report", "learn errors") for name in modules)
     classifier = linear.LogisticRegression(max_iter=ITERATIONS)
     folds = selection.KFold(FOLDS, shuffle=True, random_state=seed)
-    with catch_warnings():
-        simplefilter("ignore")  # the iterations suffice for the answers
-        answers: np.ndarray = selection.cross_val_predict(classifier, vectors, labels, cv=folds)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # the iterations suffice for the answers
+            answers: np.ndarray = selection.cross_val_predict(classifier, vectors, labels, cv=folds)
+    except ValueError as error:  # fewer examples than folds, or a fold without two classes
+        raise InputError(f"{len(labels)} training examples cannot be answered in {FOLDS} folds: {error}") from error
     return answers
 
 
@@ -103,7 +106,7 @@ def fitted(classes: np.ndarray, bias: np.ndarray, vectors: np.ndarray, answers: 
         model = ErrorPredictor(torch.from_numpy(classes), torch.from_numpy(bias), rows)
         optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=5e-4)
         steps = EPOCHS * -(-len(rows) // BATCH)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, steps, pct_start=0.1)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(EPOCHS):
             for batch in torch.randperm(len(rows)).split(BATCH):
                 target = targets[batch]
