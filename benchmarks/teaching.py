@@ -41,6 +41,9 @@ SETTINGS = {
     "vision": {"fork": 11, "keep": 2},
 }
 EPOCHS = 4
+PAIRED = {
+    "accuracy": "accuracy", "nll": "NLL", "ood.predictive_entropy.auroc": "entropy",
+}  # fmt: skip
 
 
 class Study:
@@ -87,9 +90,13 @@ class Study:
             processor=self.processor,
         )  # fmt: skip
 
+    def place(self, name: str) -> Path:
+        """Folder of a row's bundle."""
+        return self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}"
+
     def remembered(self, name: str, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """Figures of the bundle that ``build`` writes, from an earlier run if there was one."""
-        place = self.work / f"{'quick-' * self.quick}{name.replace(' ', '-')}"
+        place = self.place(name)
         done = place.with_suffix(".json")
         if not done.is_file():
             shutil.rmtree(place, ignore_errors=True)
@@ -111,6 +118,12 @@ class Study:
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
         shutil.rmtree(untuned)
         return {"seed": seed, **spent, "epochs": report.epochs, "best_epoch": report.best_epoch}
+
+    def paired(self, forks: Path, mean: Path) -> dict[str, list[float]]:
+        """Figures of forks minus those of one model taught by the mean, each with its paired 95 % interval."""
+        data = self.subject.data
+        gaps = hydrant.evaluate(forks, data.test, data.ood_test, compare=[mean]).verdict[0].differences
+        return {gap.figure: [gap.value, gap.low, gap.high] for gap in gaps if gap.figure in PAIRED}
 
     def fused(self, place: Path, models: Sequence[Path]) -> dict[str, Any]:
         """Write the single model, or the teachers as an exact Deep Ensemble."""
@@ -145,7 +158,21 @@ def main() -> None:
             build = partial(study.taught, seed=seed, how=how, options=plan)
             rows.setdefault(name, []).append(study.remembered(f"{name}-{seed}", build))
             harness.save(options.output, report)
-    write_tables(options.output, f"Teaching: {options.set}", tables(rows))
+    forks, mean = (next((name for name in rows if name.startswith(kind)), None) for kind in (FORKS, MEAN))
+    if forks and mean:
+        seeds = range(options.seeds)
+        report["paired"] = [study.paired(*(study.place(f"{name}-{seed}") for name in (forks, mean))) for seed in seeds]
+        harness.save(options.output, report)
+    write_tables(options.output, f"Teaching: {options.set}", tables(rows) + paired_table(report.get("paired", [])))
+
+
+def paired_table(seeds: list[dict[str, list[float]]]) -> str:
+    """Differences of forks and the one taught model, with intervals."""
+    lines = [
+        [str(seed), *("{:+.4f} ({:+.4f} to {:+.4f})".format(*gaps[name]) for name in PAIRED)]
+        for seed, gaps in enumerate(seeds)
+    ]
+    return f"\n\nForks minus mean:\n\n{harness.table(['seed', *PAIRED.values()], lines)}" if seeds else ""
 
 
 def speed(study: Study, variant: tuple[str, Any, dict[str, Any]], rows: int = 1000, rounds: int = 3) -> dict[str, Any]:
