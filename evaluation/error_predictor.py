@@ -26,7 +26,7 @@ LEAST_WRONG = 30
 
 FOLDS, ITERATIONS = 5, 50
 HIDDEN = (512, 256, 128)
-EPOCHS, BATCH, LEARNING_RATE = 10, 128, 1e-2
+UPDATES, MOST_EPOCHS, BATCH, LEARNING_RATE = 1000, 100, 128, 1e-2
 BLOCK = 4096  # examples scored at a time, to limit memory for their probabilities
 
 
@@ -105,14 +105,14 @@ def fitted(classes: np.ndarray, bias: np.ndarray, vectors: np.ndarray, answers: 
         torch.manual_seed(seed)
         model = ErrorPredictor(torch.from_numpy(classes), torch.from_numpy(bias), rows)
         optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=5e-4)
-        steps = EPOCHS * -(-len(rows) // BATCH)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        for _ in range(EPOCHS):
+        batches = -(-len(rows) // BATCH)
+        epochs = min(MOST_EPOCHS, -(-UPDATES // batches))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * batches)
+        for _ in range(epochs):
             for batch in torch.randperm(len(rows)).split(BATCH):
                 target = targets[batch]
-                loss = binary_cross_entropy_with_logits(
-                    model(rows[batch], given[batch]), target, 1 + (weight - 1) * target
-                )
+                weights = 1 + (weight - 1) * target
+                loss = binary_cross_entropy_with_logits(model(rows[batch], given[batch]), target, weights)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

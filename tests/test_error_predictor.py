@@ -5,6 +5,7 @@ import oracle
 import pytest
 import torch
 from hydrant.errors import InputError
+from hydrant.evaluation import error_predictor
 from hydrant.evaluation.error_predictor import ErrorPredictor, learnt_errors
 from hydrant.metrics.class_metrics import auroc
 from hydrant.metrics.uncertainty import logit_scores
@@ -51,7 +52,8 @@ def test_forward_by_its_formula() -> None:
     np.testing.assert_allclose(model.scores(vectors.astype(np.float32), answers), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_learns_errors_that_entropy_does_not_show_and_alike_by_seed() -> None:
+def test_learns_errors_that_entropy_does_not_show_and_alike_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_predictor, "UPDATES", 150)
     weight, bias = last_map()
     vectors, labels, _ = made(2000, 0)
     query, truth, answers = made(1000, 1)
