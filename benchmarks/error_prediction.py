@@ -60,10 +60,10 @@ def measure(found: dict[str, np.ndarray], seeds: int) -> dict[str, Any]:
     learnt, left_out = {}, {}
     for seed in range(seeds):
         try:
-            learnt[f"ViLU of validation data, seed {seed}"] = fitted(
-                weight.T.copy(), bias, *(each["validation"] for each in (vectors, answers, wrong)), seed)  # fmt: skip
-            learnt[f"ViLU, seed {seed}"], _ = learnt_errors(
-                weight, bias, vectors["train"], found["train.labels"], seed)  # fmt: skip
+            rows = vectors["validation"], answers["validation"], wrong["validation"]
+            learnt[f"ViLU of validation data, seed {seed}"] = fitted(weight.T.copy(), bias, *rows, seed)
+            labels = found["train.labels"]
+            learnt[f"ViLU, seed {seed}"], _ = learnt_errors(weight, bias, vectors["train"], labels, seed)
         except InputError as error:
             left_out[f"ViLU, seed {seed}"] = str(error)
     for name, own in scores.items():
@@ -74,8 +74,8 @@ def measure(found: dict[str, np.ndarray], seeds: int) -> dict[str, Any]:
     over = {name: name.replace(name.split(".")[1], "predictive_entropy") for name in values if "ViLU" in name}
     over_entropy = {name: [values[name] - values[to], *interval(draws[name] - draws[to])] for name, to in over.items()}
     figures = {name: [value, *interval(draws[name])] for name, value in values.items()}
-    counts = {name: int(each.sum()) for name, each in wrong.items()}
-    return {"wrong": counts, "left_out": left_out, "figures": figures, "over_entropy": over_entropy}
+    about = {"wrong": {name: int(each.sum()) for name, each in wrong.items()}, "left_out": left_out}
+    return {**about, "figures": figures, "over_entropy": over_entropy}
 
 
 def table(found: dict[str, Any]) -> str:
