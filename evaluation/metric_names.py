@@ -24,12 +24,8 @@ BASELINES = {
     "max_probability": "max probability", "max_logit": "max logit", "predictive_entropy": "predictive entropy",
     "energy": "energy", "gen": "GEN", "knn": "kNN", "vim": "ViM", "mahalanobis": "Mahalanobis",
     "relative_mahalanobis": "relative Mahalanobis",
-<<<<<<< HEAD
-}  # fmt: skip
-=======
     "vilu": "ViLU",
-}
->>>>>>> main
+}  # fmt: skip
 
 BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
 
