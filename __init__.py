@@ -44,31 +44,15 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "build_engine": "build",
-    "Bundle": "bundle.store",
-    "calibrate": "calib.decisions.calibrate_bundle",
-    "DataOptions": "data.data_options",
-    "drift": "monitoring.drift_report",
-    "evaluate": "evaluation.evaluator",
-    "EvaluationOptions": "evaluation",
-    "export_onnx": "export",
-    "fuse": "fusion.ensemble",
-    "HeadPlan": "bundle.head_plan",
-    "HydrantError": "errors",
-    "load": "runtime.loading",
-    "make": "workflow",
-    "pipeline": "runtime.pipeline",
-    "plan_heads": "calib.heads.planning",
-    "predict_files": "runtime.offline.offline_run",
-    "Prediction": "runtime.prediction",
-    "Predictor": "runtime.predictor",
-    "profile": "evaluation.profiler",
-    "push": "hub.upload",
-    "save_bundle": "fusion.storage",
-    "sign": "bundle.signature",
-    "tune": "tuning",
-    "verify": "evaluation.verifier",
-}
+    "build_engine": "build", "Bundle": "bundle.store", "calibrate": "calib.decisions.calibrate_bundle",
+    "DataOptions": "data.data_options", "drift": "monitoring.drift_report", "evaluate": "evaluation.evaluator",
+    "EvaluationOptions": "evaluation", "export_onnx": "export", "fuse": "fusion.ensemble",
+    "HeadPlan": "bundle.head_plan", "HydrantError": "errors", "load": "runtime.loading", "make": "workflow",
+    "pipeline": "runtime.pipeline", "plan_heads": "calib.heads.planning",
+    "predict_files": "runtime.offline.offline_run", "Prediction": "runtime.prediction",
+    "Predictor": "runtime.predictor", "profile": "evaluation.profiler", "push": "hub.upload",
+    "save_bundle": "fusion.storage", "sign": "bundle.signature", "tune": "tuning", "verify": "evaluation.verifier",
+}  # fmt: skip
 
 _MOVED = {
     **dict.fromkeys(

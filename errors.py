@@ -7,12 +7,15 @@ The command line prints the message as one line and exits with status 2, or 1 fo
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class HydrantError(Exception):
@@ -163,3 +166,10 @@ def _text(value: object, write: Callable[[object], str] = str) -> str:
         return write(value)
     except RecursionError:
         return "a value nested too deeply to show"
+
+
+def noted(*notes: str) -> list[str]:
+    """Log the notes of a report as warnings, and return them."""
+    for note in notes:
+        log.warning("%s", note)
+    return list(notes)

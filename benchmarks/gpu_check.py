@@ -22,7 +22,7 @@ from typing import Any
 
 import harness
 import hydrant
-from harness import MEMBERS, architecture, random_plan, random_transformer
+from harness import architecture, random_plan, random_transformer, repeated
 from hydrant import Bundle, DataOptions, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
 from hydrant.build import TensorRTForRTX
 from hydrant.data.check_inputs import full_batch
@@ -96,13 +96,8 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
     """Time every ensemble, the single model, and M single models in sequence, interleaved."""
     inputs = full_batch(SHAPE, batch, SHAPE.max_sequence, 0)
     single = partial(runners[SINGLE].run, inputs)
-
-    def deep_ensemble() -> None:
-        for _ in range(MEMBERS):
-            single()
-
     runs: list[Run] = [partial(runners[name].run, inputs) for name in FORKS]
-    *ours, one, deep = map(Latency.of, interleave([*runs, single, deep_ensemble], rules).T)
+    *ours, one, deep = map(Latency.of, interleave([*runs, single, repeated(single)], rules).T)
     ensembles = {
         name: {
             "ms": round(fused.p50, 4),

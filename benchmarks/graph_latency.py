@@ -25,7 +25,7 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from harness import MEMBERS, MODELS, architecture, inputs, random_plan, times
+from harness import MEMBERS, MODELS, architecture, inputs, random_plan, repeated, times
 from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.density_file import Density
@@ -132,14 +132,6 @@ def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Ru
 
     cases = {name: prepared(plan) for name, plan in plans(shape).items()}
     return cases | {"Deep Ensemble": repeated(cases["single"])}
-
-
-def repeated(run: Run) -> Run:
-    def all_members() -> None:
-        for _ in range(MEMBERS):
-            run()
-
-    return all_members
 
 
 def by_events(run: Run) -> float:

@@ -8,7 +8,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -137,6 +137,16 @@ def inputs(shape: Any, batch: int, sequence: int) -> dict[str, np.ndarray]:
         return {"pixel_values": rng.standard_normal(size, np.float32)}
     ids = rng.integers(1000, 20000, (batch, sequence))
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+
+def repeated(run: Callable[[], Any]) -> Callable[[], None]:
+    """Run of a Deep Ensemble, one member after another."""
+
+    def all_members() -> None:
+        for _ in range(MEMBERS):
+            run()
+
+    return all_members
 
 
 def times(ratio: Any, digits: int = 3) -> dict[str, float]:

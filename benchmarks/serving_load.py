@@ -60,25 +60,15 @@ def one_by_one(bundle: Path, texts: list[str]) -> dict[str, np.ndarray]:
 
 
 def tiny_models(folder: Path) -> Path:
-    import torch
-    import transformers
+    """Two versions of a tiny random model, as in the tests."""
+    sys.path.append(str(harness.ROOT / "tests"))
+    from hydrant.models.checkpoint import load_processor
+    from support import random_plan, save_checkpoint
 
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    labels = dict(enumerate("abcde"))
-    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
     for version in (1, 2):
-        source = folder / f"checkpoint-{version}"
-        torch.manual_seed(version)
-        config = transformers.BertConfig(
-            vocab_size=len(vocabulary), max_position_embeddings=40, initializer_range=0.4, id2label=labels,
-            label2id={name: index for index, name in labels.items()}, **shape,
-        )  # fmt: skip
-        transformers.BertForSequenceClassification(config).save_pretrained(source)
-        (source / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-        transformers.BertTokenizer(vocab=str(source / "vocab.txt"), model_max_length=40).save_pretrained(source)
-        plan = hydrant.plan_heads(source, members=3, keep=2, method="random", data=None)
+        source = save_checkpoint(folder / f"checkpoint-{version}", seed=version)
         bundle = folder / "models" / "texts" / str(version)
-        hydrant.save_bundle(hydrant.fuse(source, plan), bundle, transformers.AutoTokenizer.from_pretrained(source))
+        hydrant.save_bundle(hydrant.fuse(source, random_plan("bert", 3)), bundle, load_processor(source, "text"))
         hydrant.export_onnx(bundle)
     return folder / "models"
 

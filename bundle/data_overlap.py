@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
-from ..errors import HydrantError, InputError, cut
+from ..errors import HydrantError, InputError, cut, noted
 from .calibration import Calibration
 from .density_file import fitted_on
 from .store import PLAN, Bundle
 
-log = logging.getLogger(__name__)
 LEAST = 0.05  # share of examples above which an overlap is reported: greetings recur in any data
 SEEN, NEAR = "metrics look better than they are", "distances look smaller than on fresh inputs"
 Use = tuple[str, str, Fingerprint]  # verb, name of the data, fingerprint
@@ -63,9 +61,7 @@ def overlaps(
                 part = f"{share:.0%} of its {len(examples)} examples are among those that {words} ({name})"
                 note = f"{doing} {bundle.path.name} on {examples.name}: {part}; {follows}"
                 notes.append(f"{note}; use data that no earlier step has seen, without duplicates")
-    for note in notes:
-        log.warning("%s", note)
-    return notes
+    return noted(*notes)
 
 
 def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
@@ -92,8 +88,7 @@ def form_used(bundle: Bundle) -> tuple[bool, str] | None:
 
 def warn_of_form(bundle: Bundle, doing: str, name: str, now: Fingerprint | None) -> None:
     """Log a warning for single texts with a bundle of pairs, or the other way round."""
-    for note in _other_form(_recorded(bundle), f"{doing} {bundle.path.name} on {name}", now):
-        log.warning("%s", note)
+    noted(*_other_form(_recorded(bundle), f"{doing} {bundle.path.name} on {name}", now))
 
 
 def _form(uses: Iterable[Use]) -> tuple[bool, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -14,7 +13,7 @@ from ..bundle.density_file import Density
 from ..bundle.store import Bundle
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
-from ..errors import InputError, check_choice, cut, is_whole
+from ..errors import InputError, check_choice, cut, is_whole, noted
 from ..metrics.class_metrics import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import LENGTHS, TorchFeatures
@@ -23,7 +22,6 @@ from ..tasks import TASKS
 from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usual_rank
 from .taps import DistanceForm, named_taps, tap_weights
 
-log = logging.getLogger(__name__)
 Distances = Mapping[str, Density]  # distances by name of their set of taps
 Squared = dict[str, np.ndarray]  # squared distances at each tap [N, K]; of texts also their tokens [N] (``LENGTHS``)
 Reduced = Callable[[np.ndarray], np.ndarray]  # function from distances of words to distances of spans
@@ -207,9 +205,7 @@ def unseen_classes(bundle: Bundle, training: Examples | None) -> list[str]:
     if not (missing := len(bundle.labels) - len(np.unique(training.labels))):
         return []
     lacking = f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)}"
-    note = f"{lacking} of {training.name}; the distance will treat their inputs as out of distribution"
-    log.warning("%s", note)
-    return [note]
+    return noted(f"{lacking} of {training.name}; the distance will treat their inputs as out of distribution")
 
 
 def candidates(bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int],
@@ -269,6 +265,4 @@ def against_training(bundle: Bundle, validation: Examples, training: Examples | 
         forms = FORMS[bool(current.pairs)], f"{training.name} (fit) has {FORMS[bool(fitted.pairs)]}"
         remedy = "give both in the form of the model's training data"
         notes.append(f"the examples of {validation.name} are {', but '.join(forms)}; {remedy}")
-    for note in notes:
-        log.warning("%s", note)
-    return notes
+    return noted(*notes)

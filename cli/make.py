@@ -104,21 +104,10 @@ LOW = 0.8
 """Accuracy below which a distance detected worse than entropy (docs/start/scores.md)."""
 
 _COLUMNS = {
-    "span_f1": "span F1",
-    "exact_match": "all labels right",
-    "micro_f1": "micro F1",
-    "rmse": "RMSE",
-    "correlation": "rank correlation",
-    "ndcg": "nDCG@10",
-    "interval_coverage": "interval coverage",
-    "accuracy": "accuracy",
-    "nll": "NLL",
-    "ece": "ECE",
-    "label_ece": "ECE per label",
-    "predictive_entropy_auroc": "OOD AUROC, entropy",
-    "score_variance_auroc": "OOD AUROC, variance",
-    "energy_auroc": "energy",
-    "distance_auroc": "distance",
-    "predictive_entropy_fpr95": "FPR95, entropy",
+    "span_f1": "span F1", "exact_match": "all labels right", "micro_f1": "micro F1", "rmse": "RMSE",
+    "correlation": "rank correlation", "ndcg": "nDCG@10", "interval_coverage": "interval coverage",
+    "accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "label_ece": "ECE per label",
+    "predictive_entropy_auroc": "OOD AUROC, entropy", "score_variance_auroc": "OOD AUROC, variance",
+    "energy_auroc": "energy", "distance_auroc": "distance", "predictive_entropy_fpr95": "FPR95, entropy",
     "distance_fpr95": "FPR95, distance",
-}
+}  # fmt: skip

@@ -1,14 +1,14 @@
-"""Baselines: OOD detection by post-hoc scores of the single model behind each model.
+"""Baselines: detection of OOD inputs and wrong answers by post-hoc scores of the single model behind each model.
 
 The single model of a bundle is its pruned first member. All run in PyTorch in float32 without temperature. kNN and both
-Mahalanobis distances read the last vector of the network, ViM the input of the last linear map. Regression has no
-scores of logits; regression and multi-label have one Gaussian instead of one per class.
+Mahalanobis distances read the last vector of the network, ViM and ViLU the input of the last linear map. Regression
+has no scores of logits; regression and multi-label have one Gaussian instead of one per class.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -76,6 +76,7 @@ def measure_baselines(models: Sequence[Model], test_set: Examples, ood: Examples
             reports.append(replace(reports[-1], of=single_model_of(model)))
             continue
         texts: tuple[np.ndarray, np.ndarray] | None = None
+        wrong: np.ndarray | None = None
         settings: dict[str, str] = {}
         unfitted: dict[str, str] = {}
         with TorchSingle(model.module()) as single:
@@ -87,31 +88,42 @@ def measure_baselines(models: Sequence[Model], test_set: Examples, ood: Examples
                 run = partial(_outputs, single, model, batch_size, progress)
                 outputs = [run(test_set), run(ood)]
                 scores = [task.logit_scores(each["logits"]) for each in outputs]
+                if task.one_class and test_set.labels is not None:
+                    wrong = outputs[0]["logits"].argmax(axis=1) != model.columns[test_set.labels]
                 trained = None if training is None else run(training, for_fitting=True)
-                for fitted in FITTED:
-                    wanted = [name for name in fitted if name not in task.lacks]
-                    if not wanted:
-                        continue
-                    if training is None or trained is None:
-                        unfitted |= dict.fromkeys(wanted, UNFITTED)
-                        continue
-                    classes = training.labels if task.one_class else None
-                    try:
-                        scorer, words = _fitted(fitted[0], trained, classes, single, figures.neighbours)
-                    except InputError as error:
-                        unfitted |= dict.fromkeys(wanted, str(error))
-                        continue
-                    settings |= dict.fromkeys(wanted, words)
-                    for own, each in zip(scores, outputs, strict=True):
-                        values = scorer(each)
-                        own.update({name: values[name] for name in wanted})
+                classes = None if training is None or not task.one_class else model.columns[training.labels]
+                fitted = [[name for name in each if name not in task.lacks] for each in FITTED]
+                fit = single, trained, classes, figures.neighbours, seed
+                settings, unfitted = _add_fitted(filter(None, fitted), scores, outputs, *fit)
             if "gen" in scores[0]:
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
         title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(test_set), len(ood))
-        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes)
-        reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
+        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes, wrong)
+        reports.append(BaselineReport(single_model_of(model), *measured, settings, unfitted | dict(task.lacks)))
     return reports
+
+
+def _add_fitted(fitted: Iterable[Sequence[str]], scores: Sequence[dict[str, np.ndarray]], outputs: Sequence[Arrays],
+                single: TorchSingle, trained: Arrays | None, classes: np.ndarray | None, neighbours: int,
+                seed: int) -> tuple[dict[str, str], dict[str, str]]:  # fmt: skip
+    """Add scores that are fitted on training data; return their settings, and reasons for scores left out."""
+    settings: dict[str, str] = {}
+    unfitted: dict[str, str] = {}
+    for names in fitted:
+        if trained is None:
+            unfitted |= dict.fromkeys(names, UNFITTED)
+            continue
+        try:
+            scorer, words = _fitted(names[0], trained, classes, single, neighbours, seed)
+        except InputError as error:
+            unfitted |= dict.fromkeys(names, str(error))
+            continue
+        settings |= dict.fromkeys(names, words)
+        for own, each in zip(scores, outputs, strict=True):
+            values = scorer(each)
+            own.update({name: values[name] for name in names})
+    return settings, unfitted
 
 
 def _span_scores(
@@ -154,11 +166,11 @@ def _last_input(outputs: Arrays) -> np.ndarray:
 Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
-FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"))
+FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"), ("vilu",))
 
 
 def _fitted(
-    name: str, trained: Arrays, classes: np.ndarray | None, single: TorchSingle, neighbours: int
+    name: str, trained: Arrays, classes: np.ndarray | None, single: TorchSingle, neighbours: int, seed: int
 ) -> tuple[Scorer, str]:
     """Fit a score and return it with a description; raises ``InputError`` if it cannot be fitted."""
     features = trained["features"]
@@ -170,6 +182,11 @@ def _fitted(
         virtual = VirtualLogit(read, trained["largest"], single.weight, single.bias)
         words = f"D = {virtual.dimensions} principal directions of {read.shape[1]}"
         return lambda batch: {"vim": virtual.scores(_last_input(batch), batch["logits"])}, words
+    if name == "vilu" and classes is not None:
+        from .error_predictor import learnt_errors
+
+        errors, words = learnt_errors(single.weight, single.bias, _last_input(trained), classes, seed)
+        return lambda batch: {"vilu": errors.scores(_last_input(batch), batch["logits"].argmax(axis=1))}, words
     gaussians = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
 
     def score(batch: Arrays) -> Mapping[str, np.ndarray]:

@@ -18,9 +18,9 @@ class EvaluationOptions:
         corrupted: number of randomly drawn examples to corrupt.
         bootstrap: number of bootstrap resamples for 95 % intervals; 0 for none.
         latency: also measure each model's latency on one batch, as a graph; an HTML report always does.
-        baselines: also measure post-hoc OOD scores from the literature for every model.
-        fit: labelled training data for the baselines kNN, ViM and Mahalanobis. Without it these are left out. Features
-            are held in memory: up to 12 bytes for each example and dimension.
+        baselines: also measure post-hoc scores from the literature for every model.
+        fit: labelled training data for the baselines kNN, ViM, Mahalanobis and ViLU. Without it these are left out.
+            Features are held in memory: up to 12 bytes for each example and dimension.
         neighbours: number k of neighbours: the kNN baseline is the distance to the k-th nearest training example.
         caution: for rerankers: also rank by score − caution · √variance, so that disputed documents come later.
     """

@@ -108,12 +108,20 @@ def intervals(
 
 def detected(scores: Mapping[str, np.ndarray], ood_scores: Mapping[str, np.ndarray], resamples: int, seed: int,
              progress: Progress, title: str, texts: tuple[np.ndarray, np.ndarray] | None = None,
-             sizes: Sequence[int] = ()) -> dict[str, Figure]:  # fmt: skip
-    """Measure detection by scores [N] and [K], as ``SCORE.auroc`` and so on; spans have ``texts`` and ``sizes``."""
-    detection = ScoreDetection(scores, ood_scores, None, *(texts or ()))
+             sizes: Sequence[int] = (),
+             wrong: np.ndarray | None = None) -> tuple[dict[str, Figure], dict[str, Figure]]:  # fmt: skip
+    """Measure detection of OOD inputs and of ``wrong`` answers [N] by scores [N] and [K], as ``SCORE.auroc`` and so on.
+
+    Spans have ``texts`` and ``sizes``.
+    """
+    detection = ScoreDetection(scores, ood_scores, wrong, *(texts or ()))
     sizes = sizes or [len(next(iter(each.values()))) for each in (scores, ood_scores)]
     figures, _ = intervals(detection, sizes, resamples, seed, progress, title)
-    return {name.removeprefix("ood."): value for name, value in figures.items()}
+    unknown, errors = (
+        {name.removeprefix(kind): value for name, value in figures.items() if name.startswith(kind)}
+        for kind in ("ood.", "errors.")
+    )
+    return unknown, errors
 
 
 def differences(ours: Mapping[str, Figure], theirs: Mapping[str, Figure], our_draws: Draws, their_draws: Draws,

@@ -40,10 +40,14 @@ class Noise:
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """Detection by post-hoc scores of a single model (``SCORE.auroc`` …), and settings of each score."""
+    """Detection by post-hoc scores of a single model (``SCORE.auroc`` …), and settings of each score.
+
+    ``figures``: of OOD inputs. ``errors``: of the single model's wrong answers; empty where none is right or wrong.
+    """
 
     of: str
     figures: Mapping[str, Figure]
+    errors: Mapping[str, Figure]
     settings: Mapping[str, str]
     left_out: Mapping[str, str]
 

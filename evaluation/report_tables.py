@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from ..tasks import TASKS, Column
 from ..version import __version__
 from .classes import FEW, KINDS, Example, chosen, class_facts, confusion_matrix, largest_confusions
 from .metric_names import (
-    BASELINE_FIGURES,
     BASELINES,
     DECISIONS,
     DETECTION,
@@ -117,7 +116,7 @@ def evaluation_sections(
 PICTURES = {
     "scores": "Scores of right answers, wrong answers and OOD inputs",
     "detection": "ROC curves of OOD detection",
-    "baselines": "Baselines: post-hoc OOD scores of a single model",
+    "baselines": "Baselines: post-hoc scores of a single model",
     "noise": "Corrupted inputs: loss gap",
 }
 
@@ -357,11 +356,15 @@ def _baselines(report: EvaluationReport) -> Section:
     title = PICTURES["baselines"]
     baselines = [model.baselines for model in report.models]
     groups: dict[str, list[Row]] = {}
-    for name, column in BASELINE_FIGURES.items():
+    found = {
+        "OOD inputs": [{} if each is None else each.figures for each in baselines],
+        TASKS[report.task].wrong: [{} if each is None else each.errors for each in baselines],
+    }
+    for (what, by_model), (name, column) in product(found.items(), DETECTION.items()):
         for score, words in BASELINES.items():
-            figures = [None if each is None else each.figures.get(f"{score}.{name}") for each in baselines]
+            figures = [each.get(f"{score}.{name}") for each in by_model]
             if any(figures):
-                groups.setdefault(_titled(column), []).append([Cell(words), *_cells(figures, column)])
+                groups.setdefault(f"{what}: {_titled(column)}", []).append([Cell(words), *_cells(figures, column)])
     if not groups:
         return Section(title)
     remarks = [f"{line}." for line in baseline_remarks(report)]

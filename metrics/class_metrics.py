@@ -7,15 +7,12 @@ contains each example. Examples are sorted only once. Tied examples share their 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import literal
-
-log = logging.getLogger(__name__)
+from ..errors import literal, noted
 
 BINS = 15
 """Bins of the calibration errors."""
@@ -280,13 +277,11 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
     if improbable >= 1e-6 or not (plain < chance or 2 * plain <= other):
         return []
     first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
-    note = (
+    return noted(
         f"the labels of {data} seem to be ordered differently from the model's classes: accuracy is {plain:.1%}, but "
         f"{other:.1%} with classes exchanged, such as {literal(names[order[first]])} for {literal(names[first])}; use "
         "class names as labels, not indices, or correct id2label in the checkpoint's config.json and fuse it again"
     )
-    log.warning("%s", note)
-    return [note]
 
 
 def _fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.staging import telling
 from ..errors import InputError, check_whole, cut
 from ..runtime.prediction import Prediction
 from .observers import Observer, Served, flagged
@@ -171,11 +172,9 @@ class _RotatingFile:
     def write(self, line: bytes) -> None:
         if len(line) > self._most:
             raise InputError(f"a row of {len(line)} bytes is larger than half of the recording limit")
-        try:
+        with telling(f"cannot record in {self._path}"):
             while not self._appended(line):
                 pass
-        except OSError as error:
-            raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
 
     def _appended(self, line: bytes) -> bool:
         """Append a line; return False if the file was rotated and must be opened again."""

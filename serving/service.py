@@ -17,6 +17,7 @@ from typing import Any
 
 from ..bundle.hub_download import bundle_name
 from ..bundle.manifest import MANIFEST
+from ..bundle.staging import telling
 from ..data.tensors import checked_tensors
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.backends.backend_registry import ON_GPU
@@ -289,7 +290,5 @@ def version_order(version: str) -> tuple[int, int, str]:
 
 
 def _folders(root: Path) -> list[Path]:
-    try:
+    with telling(f"cannot read folder {cut(root)}"):
         return sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"cannot read folder {cut(root)}: {error.strerror or error}") from error

@@ -121,7 +121,7 @@ MULTI_LABEL = Task(
     logit_scores=label_logit_scores,
     lacks={
         "max_probability": "ranks the same as max logit",
-        **dict.fromkeys(("gen", "vim"), SOFTMAX),
+        **dict.fromkeys(("gen", "vim", "vilu"), SOFTMAX),
         "relative_mahalanobis": "needs exclusive classes; here one Gaussian covers all examples",
     },
 )

@@ -160,7 +160,9 @@ REGRESSION = Task(
     hint="Intervals, likelihood and decisions need a calibration; an uncalibrated model has none.",
     logit_scores=lambda _: {},
     lacks={
-        **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
+        **dict.fromkeys(
+            ("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim", "vilu"), ONE_SCORE
+        ),
         "relative_mahalanobis": "needs exclusive classes; here one Gaussian covers all examples",
     },
 )

@@ -104,5 +104,5 @@ TOKEN_CLASSIFICATION = Task(
     heading="Spans and words",
     hint="A span is correct if its type and both ends are (seqeval). Its least certain word sets its uncertainty.",
     logit_scores=logit_scores,
-    lacks=dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
+    lacks=dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis", "vilu"), NO_VECTOR),
 )

@@ -1,5 +1,6 @@
 """Shared fixtures: tiny checkpoints on disk, and the real checkpoint and data."""
 
+import copy
 import gc
 import logging
 import os
@@ -8,10 +9,12 @@ import signal
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import of torch: parallel commands get a core each
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import transformers
@@ -20,10 +23,11 @@ from environments import own_environment
 from golden import make_golden
 from hydrant import export_onnx, fuse, save_bundle
 from hydrant.bundle.staging import locked
+from hydrant.export import traced_graph
 from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
-from support import feeds, make_model, random_plan, run_cli, save_checkpoint
+from support import feeds, make_model, random_plan, save_checkpoint, stdout_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells ignore SIGINT in background jobs, and commands that tests interrupt would inherit it
@@ -90,6 +94,25 @@ def _whole_log() -> Iterator[None]:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip plots, which take longer than the metrics."""
     monkeypatch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
+
+
+NETWORKS: dict[Any, onnx.ModelProto] = {}
+
+
+@pytest.fixture(scope="module")
+def network_once() -> Iterator[None]:
+    """Let torch's exporter, the slow part, run once for each traced bundle's weights."""
+    write = traced_graph.traced_network
+
+    def network(model: Any, architecture: Any, plan: Any, facts: Any, opset: int = 20) -> onnx.ModelProto:
+        key = facts["hydrant.weights_sha256"], repr(plan), opset
+        if key not in NETWORKS:
+            NETWORKS[key] = write(model, architecture, plan, facts, opset)
+        return copy.deepcopy(NETWORKS[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traced_graph, "traced_network", network)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -162,9 +185,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a shortened ``hydrant demo`` in ``digits``, and its standard output in ``printed``."""
 
     def make(folder: Path) -> None:
-        done = run_cli("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
-        assert done.returncode == 0, done.stderr
-        (folder / "printed").write_text(done.stdout)
+        printed = stdout_of("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
+        (folder / "printed").write_text(printed)
 
     return made_once(tmp_path_factory, "demo", make)
 

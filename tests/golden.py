@@ -30,7 +30,7 @@ from hydrant.runtime.backends.reference import TorchFeatures
 from hydrant.runtime.word_predictions import AGGREGATIONS, UNCERTAINTIES, spans_of
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from support import make_inputs, make_model, make_tokenizer, random_plan
+from support import make_inputs, make_model, make_tokenizer, predicted, random_plan
 from token_support import make_tagger
 
 ROWS = 70
@@ -92,8 +92,7 @@ def scores_case(folder: Path, activation: str) -> Path:
     bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), path, tensors_only=True)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs("bert", ROWS).items()}
     bundle = write_density(bundle, inputs)
-    with hydrant.load(path, "torch") as predictor:
-        prediction = predictor.predict(inputs)
+    prediction = predicted(path, inputs, "torch")
     assert prediction.distance is not None
     names = {"abstain": "score_variance", "ood": "distance"}
     thresholds = {name: Threshold(score, middle(getattr(prediction, score))) for name, score in names.items()}
@@ -114,8 +113,7 @@ def labels_case(folder: Path, family: str) -> Path:
         thresholds = (0.5,) * len(temperatures)
         bundle = write_calibration(bundle, Calibration(labels=LabelDecisions(temperatures, thresholds)))
         bundle = write_density(bundle, inputs)
-        with hydrant.load(path, "torch") as predictor:
-            prediction = predictor.predict(inputs)
+        prediction = predicted(path, inputs, "torch")
         limits = {name: Threshold(score, middle(getattr(prediction, score)))
                   for name, score in {"abstain": "predictive_entropy", "ood": "energy"}.items()}  # fmt: skip
         thresholds = tuple(middle(column) for column in prediction.probabilities.T)
@@ -129,8 +127,7 @@ def tokens_case(folder: Path, family: str) -> Path:
     bundle = hydrant.save_bundle(hydrant.fuse(make_tagger(family), random_plan(family, 3)), path, tensors_only=True)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     bundle = write_density(write_calibration(bundle, Calibration(0.9)), inputs)
-    with hydrant.load(path, "torch") as predictor:
-        prediction = predictor.predict(inputs)
+    prediction = predicted(path, inputs, "torch")
     thresholds = {
         name: Threshold(score, middle(getattr(prediction, score)[prediction.mask]))
         for name, score in {"abstain": "energy", "ood": "distance"}.items()
@@ -221,8 +218,7 @@ def calibrated(path: Path, inputs: Any, score: str, sets: str | None) -> None:
     bundle = write_calibration(Bundle.open(path), Calibration(0.9))
     if isinstance(inputs, dict):
         bundle = write_density(bundle, inputs)
-    with hydrant.load(path, "torch") as predictor:
-        prediction = predictor.predict(inputs)
+    prediction = predicted(path, inputs, "torch")
     thresholds = {"abstain": Threshold(score, middle(getattr(prediction, score)))}
     if sets:
         flags = "expected_entropy" if prediction.distance is None else "distance"

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 from fake_tensorrt import MAGIC, put_engine, text_profile
 from hydrant import Bundle, HydrantError
 from hydrant.engines.metadata import Profile
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine
 from hydrant.runtime.backends.tensorrt.profiles import Profiles
-from onnx import helper
+from support import relabel
 
 VERSION = "11.1.0.106"
 """Version of the C++ tests' fake TensorRT."""
@@ -82,14 +81,6 @@ def plan(
     return add
 
 
-def other_members(bundle: Bundle) -> None:
-    """Make the graph's metadata claim two members."""
-    model = onnx.load(bundle.path / GRAPH)
-    facts = {entry.key: entry.value for entry in model.metadata_props}
-    helper.set_model_props(model, facts | {"hydrant.members": "2"})
-    bundle.add({GRAPH: model.SerializeToString()})
-
-
 FP16 = plan("tensorrt-fp16", precision="fp16", onnx="model.fp16.onnx")
 BUNDLES: dict[str, tuple[Change, ...]] = {
     "none": (),
@@ -112,7 +103,7 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "stripped": (plan(stripped=True),),
     "stripped and whole": (plan("a", stripped=True), plan("b")),
     "digest": (plan(engine_sha256="0" * 64),),
-    "contradiction": (other_members, plan()),
+    "contradiction": (lambda bundle: relabel(bundle.path, members="2"), plan()),
     "schema": (plan(metadata=lambda data: data.update(schema=2)),),
     "keys": (plan(metadata=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),
     "library": (plan(library="tensorflow"),),

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import torch
 import transformers
-from hydrant import Bundle, HeadPlan, load_zero_shot
+from hydrant import Bundle, HeadPlan, Prediction, load, load_zero_shot
 from hydrant.data.examples import Examples
 from PIL import Image
 
@@ -252,6 +252,19 @@ def run_cli(
     """Run the command line in another process outside the checkout."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
     return command.run([str(word) for word in arguments], environment, cwd, given, timeout)
+
+
+def stdout_of(*arguments: object, **options: Any) -> str:
+    """Standard output of a command that must succeed."""
+    done = run_cli(*arguments, **options)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done.stdout
+
+
+def predicted(bundle: Any, inputs: Any, *loading: Any, **options: Any) -> Prediction:
+    """Prediction of a predictor that is loaded for it."""
+    with load(bundle, *loading, **options) as predictor:
+        return predictor.predict(inputs)
 
 
 def fresh_python(code: str, *arguments: object, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ import transformers
 from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
+from hydrant.evaluation.error_predictor import learnt_errors
 from hydrant.evaluation.metric_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
 from hydrant.metrics import class_metrics as metrics
@@ -99,6 +100,13 @@ def test_figures_against_the_untouched_model(
     weight, bias = model.classifier.weight.detach().numpy(), model.classifier.bias.detach().numpy()
     vim = [virtual(train_arrays, outputs, weight, bias) for outputs in (inliers, outliers)]
     assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*vim), abs=2e-3)
+    predictor, _ = learnt_errors(weight.T, bias, train_arrays["penultimate"], labels, 0)
+    answers = inliers["logits"].argmax(axis=1)
+    wrong = answers != read_examples(data["test"], list("abcde")).labels
+    inside["vilu"] = predictor.scores(inliers["penultimate"], answers)
+    for name in ("vilu", "knn", "predictive_entropy"):
+        expected = metrics.auroc(inside[name][~wrong], inside[name][wrong])
+        assert baselines.errors[f"{name}.auroc"].value == pytest.approx(expected, abs=5e-3), name
 
 
 def virtual(
@@ -127,7 +135,7 @@ def test_baselines_with_too_little_data_are_left_out_with_a_reason(
     bundle = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[tmp_path / "one"])
     for model in report.models:
-        assert set(model.baselines.left_out) == {"vim", "mahalanobis", "relative_mahalanobis"}
+        assert set(model.baselines.left_out) == {"vim", "mahalanobis", "relative_mahalanobis", "vilu"}
         assert "knn.fpr95" in model.baselines.figures
     text = evaluation_text(report)
     assert "Left out: ViM: the 4 training examples span only 16 directions" in text

@@ -13,7 +13,7 @@ from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import batching
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
-from hydrant.data.processor import Processor, load_processor
+from hydrant.data.processor import load_processor
 from hydrant.data.text import TextProcessor
 from hydrant.models.checkpoint import load_model
 from hydrant.models.checkpoint import load_processor as checkpoint_processor
@@ -64,11 +64,6 @@ def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
-def processor_of(checkpoint: Path) -> tuple[Processor, Any]:
-    spec = architecture_of(load_model(checkpoint))
-    return load_processor(checkpoint, spec), spec
-
-
 def plan(checkpoint: Path, data: Any = (IMAGES, LABELS), **options: Any) -> HeadPlan:
     return plan_heads(checkpoint, data, members=2, reading=Reading(batch_size=BATCH), **{"keep": 2, **options})
 
@@ -98,9 +93,9 @@ def test_every_image_is_prepared_once_with_one_batch_in_memory(
 
 
 def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:
-    processor, spec = processor_of(bert_checkpoint)
+    spec = architecture_of(load_model(bert_checkpoint))
     texts = ["hello", "transfer money today", "what is the weather", "the world"]
-    source = Source(Examples(texts, np.arange(4), "texts"), processor, spec)
+    source = Source(Examples(texts, np.arange(4), "texts"), load_processor(bert_checkpoint, spec), spec)
     for _ in range(3):
         tensors, labels = source.batch(np.array([2, 0]))
         assert tensors["attention_mask"].sum(axis=1).tolist() == [6, 3]

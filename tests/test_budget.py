@@ -30,11 +30,6 @@ def random_scores(members: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).gamma(1.0, size=(members, LAYERS, HEADS))
 
 
-def ratio_of(family: str, members: Any, sequence: int | None) -> float:
-    plan = HeadPlan(model_type(family), LAYERS, HEADS, members, "test")
-    return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES), members=st.integers(2, 4), budget=st.floats(0.5, 4.5), seed=st.integers(0, 50),
@@ -53,7 +48,7 @@ def test_every_candidate_fits_the_budget(family: str, members: int, budget: floa
     for candidate in candidates:
         plan = HeadPlan(model_type(family), LAYERS, HEADS, candidate.members, "test")
         assert plan.fork == candidate.fork
-        assert candidate.ratio == ratio_of(family, candidate.members, sequence) <= budget
+        assert candidate.ratio == estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio <= budget
         for keep in candidate.members:
             assert all(heads == FULL for heads in keep[: candidate.fork])
             assert tuple(map(len, keep)) == candidate.counts

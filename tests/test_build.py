@@ -15,7 +15,7 @@ from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, read_metadata
 from hydrant.errors import BundleError, InputError
 from hydrant.models.family_registry import architecture_of
-from support import LAYERS, make_model, random_plan, run_cli
+from support import LAYERS, make_model, random_plan, run_cli, stdout_of
 
 WIDE = {"hidden_size": 128, "intermediate_size": 256}
 """Wide enough for heads of 32, which TensorRT fuses."""
@@ -93,9 +93,8 @@ def test_unusable_options(options: dict[str, Any], name: str, built: Path, rtx: 
 
 def test_command_line(own: Path, rtx: Any) -> None:
     options = "--backend tensorrt-rtx --compute-capability 8.9 --batch 1 --batch 1:4:8 --require-fused --json"
-    done = run_cli("build", own, *options.split())
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
+    done = stdout_of("build", own, *options.split())
+    facts = json.loads(done)
     assert (facts["fused"], facts["compute_capabilities"]) == ([LAYERS, LAYERS], ["8.9"])
     shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown

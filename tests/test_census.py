@@ -35,6 +35,7 @@ def test_failures_and_small_shares_are_not_counted() -> None:
     assert census.accepted(["passes", "WRONG: 4e-01", "WRONG: 4e-01, 99 %", "not run", "no"]) == [False] * 4
 
 
+@pytest.mark.usefixtures("network_once")
 def test_tags_are_compared_with_the_original_without_these_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

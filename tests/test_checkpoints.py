@@ -101,8 +101,7 @@ def test_a_git_lfs_pointer_is_told_as_one(load: Any, name: str, folder: Path) ->
         load(folder)
 
 
-@both
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(("load", "prefix"), [(load_model, ""), (load_traced, "module.")])
 def test_the_command_for_pickled_weights_converts_them(
     load: Any, prefix: str, folder: Path, bert_checkpoint: Path
 ) -> None:

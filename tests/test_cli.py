@@ -17,22 +17,19 @@ from hydrant import Bundle
 from hydrant.cli.main import as_typed, parse
 from hydrant.cli.terminal import CONTROLS, logged
 from PIL import Image
-from support import run_cli, save_checkpoint
+from support import run_cli, save_checkpoint, stdout_of
 
 
 @pytest.fixture(scope="module")
 def folder(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with plan.json and bundle out/, created by the command line."""
     folder = tmp_path_factory.mktemp("cli")
-    plan = run_cli("plan", bert_checkpoint, "--data", text_csv, "--keep", "3", "-o", folder / "plan.json")
-    assert plan.returncode == 0, plan.stderr
-    assert "3 members keep 75% of 3 × 4 heads" in plan.stdout
-    fuse = run_cli("fuse", bert_checkpoint, "--plan", folder / "plan.json", "-o", folder / "out")
-    assert fuse.returncode == 0, fuse.stderr
-    assert "3 members of bert" in fuse.stdout
-    export = run_cli("export", folder / "out")
-    assert export.returncode == 0, export.stderr
-    assert "model.fp32.onnx" in export.stdout
+    plan = stdout_of("plan", bert_checkpoint, "--data", text_csv, "--keep", "3", "-o", folder / "plan.json")
+    assert "3 members keep 75% of 3 × 4 heads" in plan
+    fuse = stdout_of("fuse", bert_checkpoint, "--plan", folder / "plan.json", "-o", folder / "out")
+    assert "3 members of bert" in fuse
+    export = stdout_of("export", folder / "out")
+    assert "model.fp32.onnx" in export
     return folder
 
 
@@ -48,14 +45,12 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_verify_and_inspect(folder: Path) -> None:
-    verify = run_cli("verify", folder / "out", "--read", "examples=20")
-    assert verify.returncode == 0, verify.stderr
-    assert "verified: every gate holds" in verify.stdout
-    assert "max |Δ mutual information|" in verify.stdout
-    inspect = run_cli("inspect", folder / "out")
-    assert inspect.returncode == 0
+    verify = stdout_of("verify", folder / "out", "--read", "examples=20")
+    assert "verified: every gate holds" in verify
+    assert "max |Δ mutual information|" in verify
+    inspect = stdout_of("inspect", folder / "out")
     for words in ("3 layers of 4 heads", "opset 20, IR 10", "passed: onnxruntime fp32", "fused.safetensors"):
-        assert words in inspect.stdout
+        assert words in inspect
     facts = json.loads(run_cli("inspect", folder / "out", "--json").stdout)
     assert facts["members"] == 3
     assert facts["labels"] == list("abcde")
@@ -79,8 +74,7 @@ def test_predict_table_json_and_file(folder: Path, text_csv: Path, tmp_path: Pat
     rows = [json.loads(line) for line in lines.stdout.splitlines()]
     assert [row["index"] for row in rows] == list(range(24))
     assert rows[0]["confidence"] == pytest.approx(row["confidence"], abs=1e-6)
-    written = run_cli("predict", folder / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
-    assert written.returncode == 0
+    stdout_of("predict", folder / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == lines.stdout
 
 
@@ -91,11 +85,9 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
     assert "--keep-separate " in refused.stderr
     assert not (tmp_path / "merged").exists()
     named = refused.stderr.partition("--keep-separate ")[2].partition(":")[0]
-    kept = run_cli("fuse", *sources, "-o", tmp_path / "kept", "--data", text_csv, "--keep-separate", named, "--json")
-    assert kept.returncode == 0, kept.stderr
-    done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv, "--force")
-    assert done.returncode == 0, done.stderr
-    assert "merge error of the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
+    stdout_of("fuse", *sources, "-o", tmp_path / "kept", "--data", text_csv, "--keep-separate", named, "--json")
+    done = stdout_of("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv, "--force")
+    assert "merge error of the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done
     assert Bundle.open(tmp_path / "merged").manifest["fusion"]["drift"]["examples"] == 24
     done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json",
                    "--force")  # fmt: skip
@@ -177,9 +169,8 @@ def test_standard_input_and_files_given_as_texts(folder: Path, tmp_path: Path) -
     (tmp_path / "a b.csv").write_text("text\nhello\n")
     line = error_line(run_cli("predict", out, "a b.csv", cwd=tmp_path))
     assert "'a b.csv' is a file; did you mean --input 'a b.csv'?" in line
-    absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
-    assert absent.returncode == 0
-    assert absent.stdout.splitlines()[2].startswith("b.csv")
+    absent = stdout_of("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
+    assert absent.splitlines()[2].startswith("b.csv")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -282,8 +273,7 @@ def test_long_work_prints_its_progress_without_a_terminal(capsys: pytest.Capture
 def test_a_terminal_without_unicode(folder: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     for arguments in (("inspect", folder / "out"), ("predict", folder / "out", "hello"), ("verify", folder / "out")):
-        done = run_cli(*arguments)
-        assert done.returncode == 0, done.stderr
+        stdout_of(*arguments)
     (folder / "greek.csv").write_text("text\nhello Ω\n", encoding="utf-8")
     done = run_cli("predict", folder / "out", "--input", folder / "greek.csv")
     assert json.loads(done.stdout)["input"] == "hello Ω"

@@ -18,7 +18,7 @@ from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density_file import Density
 from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
-from support import run_cli
+from support import predicted, run_cli, stdout_of
 
 PAGE = Path(__file__).parents[1] / "docs/start/quick-start.md"
 
@@ -39,15 +39,13 @@ def bundle(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fuse", model, "--plan", folder / "plan.json", "-o", folder / "out"),
         ("export", folder / "out"),
     ):
-        done = run_cli(*command)
-        assert done.returncode == 0, done.stderr
+        stdout_of(*command)
     return folder / "out"
 
 
 def test_verify_passes_on_real_inputs(bundle: Path, shared: Path) -> None:
-    done = run_cli("verify", bundle, "--examples", 60, "--json", "--data", shared / "data/clinc150/oos_test.csv")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    done = stdout_of("verify", bundle, "--examples", 60, "--json", "--data", shared / "data/clinc150/oos_test.csv")
+    report = json.loads(done)
     assert report["backends"][0]["agreement"]["max_probability_difference"] < 1e-5
 
 
@@ -74,8 +72,7 @@ def test_predictions_match_the_original_model_with_masked_heads(bundle: Path, sh
     plan = HeadPlan.load(bundle / "plan.json")
     expected = oracle.ensemble([model], plan, inputs)
     for backend in ("onnxruntime", "torch"):
-        with load(bundle, backend) as predictor:
-            got = predictor.predict(texts)
+        got = predicted(bundle, texts, backend)
         for name in ("probabilities", "predictive_entropy", "mutual_information", "disagreement"):
             np.testing.assert_allclose(getattr(got, name), expected[name], atol=1e-5, err_msg=f"{backend} {name}")
 
@@ -87,16 +84,14 @@ def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) 
     for name, share in {"train": 6, "val": 2, "test": 3, "oos_test": 3}.items():
         head, *rows = (data / f"{name}.csv").read_text().splitlines(keepends=True)
         (tmp_path / f"{name}.csv").write_text("".join([head, *rows[::share]]))
-    done = run_cli("calibrate", bundle, "--data", tmp_path / "val.csv", "--ood", data / "oos_val.csv",
+    stdout_of("calibrate", bundle, "--data", tmp_path / "val.csv", "--ood", data / "oos_val.csv",
                    "--conformal", 0.1, "--fit", tmp_path / "train.csv", timeout=900)  # fmt: skip
-    assert done.returncode == 0, done.stderr
     assert Density.of(Bundle.open(bundle)).whitening.shape[1:] == (384, 64), "default rank of 150 classes"
-    done = run_cli(
+    done = stdout_of(
         "evaluate", bundle, "--data", tmp_path / "test.csv", "--ood", tmp_path / "oos_test.csv", "--bootstrap", 0,
         "--backend", "onnxruntime", "--compare", shared / "models/minilm-clinc150", "--json", timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    ours, single = json.loads(done.stdout)["models"]
+    ours, single = json.loads(done)["models"]
     figures = {name: figure["value"] for name, figure in ours["figures"].items()}
     assert figures["accuracy"] >= SINGLE["accuracy"] - 0.005
     assert figures["ece"] <= 0.02

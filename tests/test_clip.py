@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.prompts import TEMPLATES, Prompts, read_prompts
 from PIL import Image
-from support import HEADS, make_clip_tokenizer, make_inputs, make_model, run_cli
+from support import HEADS, make_clip_tokenizer, make_inputs, make_model, stdout_of
 from test_cost import assert_cost
 from test_parity import run_onnx
 from transformers import CLIPImageProcessorPil, CLIPProcessor
@@ -40,11 +40,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images that are not square, in a folder for each class."""
-    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    return draw(tmp_path_factory.mktemp("pictures"), 6)
+
+
+def draw(folder: Path, count: int) -> Path:
+    rng = np.random.default_rng(count)
     for name in NAMES:
-        (folder / name).mkdir()
-        for index in range(6):
-            pixels = rng.integers(0, 256, (14 + index, 25 - index, 3), dtype=np.uint8)
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = rng.integers(0, 256, (14 + index, 25 - index % 7, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{index}.png")
     return folder
 
@@ -101,18 +105,15 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     options = ("--classes", tmp_path / "names.txt", "--template", "a {}", "--template", "the {}.")
     out, plan = tmp_path / "out", tmp_path / "plan.json"
 
-    def ran(*words: object) -> str:
-        done = run_cli(*words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    ran("plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan)
-    ran("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
-    ran("export", out)
-    assert "every gate holds" in ran("verify", out, "--data", pictures)
-    predictions = json.loads(ran("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
-    assert "a {}, the {}." in ran("inspect", out)
-    report = json.loads(ran("evaluate", out, "--data", pictures, "--compare", checkpoint, "--bootstrap", 0, "--json"))
+    stdout_of("plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan)
+    stdout_of("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
+    stdout_of("export", out)
+    assert "every gate holds" in stdout_of("verify", out, "--data", pictures)
+    predictions = json.loads(stdout_of("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
+    assert "a {}, the {}." in stdout_of("inspect", out)
+    more = draw(tmp_path / "more", 24)
+    baselines = ("--baselines", "--fit", more, "--ood", more / "cat", "--bootstrap", 0)
+    report = json.loads(stdout_of("evaluate", out, "--data", pictures, "--compare", checkpoint, *baselines, "--json"))
 
     model = load_zero_shot(checkpoint, list(NAMES), ["a {}", "the {}."])
     pixels = load_processor(checkpoint, "image")(Image.open(pictures / "cat" / "0.png"), return_tensors="pt")
@@ -124,6 +125,9 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     prediction = predictions["predictions"][0] if isinstance(predictions, dict) else predictions[0]
     np.testing.assert_allclose([prediction["probabilities"][name] for name in NAMES], expected, atol=1e-4)
     assert [entry["members"] for entry in report["models"]] == [2, 1]
+    for entry in report["models"]:  # the predictor of errors reads the prompts' embeddings
+        found = entry["baselines"]
+        assert 0 <= found["errors"]["vilu.auroc"]["value"] <= 1 and "vilu.fpr95" in found["figures"]
     assert Bundle.open(out).manifest["fusion"]["zero_shot"]["templates"] == ["a {}", "the {}."]
 
 

@@ -14,7 +14,7 @@ import pytest
 from cpp import alike, build, inputs_of, lines, run
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from PIL import Image
-from support import run_cli
+from support import predicted, run_cli
 
 NEWER_HEADERS = {"engines", "plugin-sessions"}
 """Tests whose headers the oldest supported system lacks."""
@@ -135,8 +135,7 @@ def test_pictures_are_turned_as_by_pillow(runner: Path, golden: Path, tmp_path: 
         files.append(tmp_path / f"{number:03}.{kind}")
         files[-1].write_bytes(picture_with(kind, parts, Image.fromarray(pixels)))
     bundle = golden / "vit-images/bundle"
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        wanted = predictor.predict(files).predictive_entropy
+    wanted = predicted(bundle, files, "onnxruntime").predictive_entropy
     entropies = [row["predictive_entropy"] for row in lines(run(runner, bundle, *files))]
     np.testing.assert_allclose(entropies, wanted, atol=1e-6)
     assert len(set(np.round(wanted, 5))) >= 6, "some JPEG and PNG files are rotated"

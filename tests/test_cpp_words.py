@@ -24,7 +24,7 @@ from hydrant.data.text import WordProcessor
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_onnx import made_tokenizer
 from hydrant.serving.oip import outputs_of
-from support import feeds, named, random_plan
+from support import feeds, named, predicted, random_plan
 from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer, read_once  # noqa: F401 (a fixture)
 from token_support import TAGS, make_tagger, sentences
 
@@ -46,8 +46,7 @@ def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
         model.classifier.bias /= logits.std(0)
     bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), folder / "bundle", tokenizer)
     bundle = write_density(bundle, feeds("bert", 70))
-    with hydrant.load(bundle, "torch") as predictor:
-        prediction = predictor.predict(ALL)
+    prediction = predicted(bundle, ALL, "torch")
     assert prediction.distance is not None
     limits = {"abstain": ("confidence", prediction.confidence), "ood": ("distance", prediction.distance)}
     thresholds = {name: Threshold(score, middle(values[prediction.mask])) for name, (score, values) in limits.items()}

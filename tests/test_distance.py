@@ -32,7 +32,7 @@ from oracle import ensemble as by_hooks
 from oracle import vectors
 from safetensors.torch import save
 from sklearn.covariance import OAS
-from support import ALL_FAMILIES, CLASSES, HEADS, LAYERS, ROBERTAS, make_inputs, make_model, model_type
+from support import ALL_FAMILIES, CLASSES, HEADS, LAYERS, ROBERTAS, make_inputs, make_model, model_type, predicted
 from token_support import CLASSES as TAGGERS
 from token_support import make_tagger
 
@@ -418,13 +418,13 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
     squared = np.stack([in_subspace(before, labels, after, to) for before, after, to in rows], axis=1)
     expected = ((squared - density.location) / density.scale).mean(axis=1)
     for backend in ("torch", "onnxruntime", "openvino"):
-        with hydrant.load(bundle, backend) as predictor:
-            prediction = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+        prediction = predicted(bundle, {name: tensor.numpy() for name, tensor in inputs.items()}, backend)
         np.testing.assert_allclose(prediction.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
 
 
+@pytest.mark.usefixtures("network_once")
 def test_traced_texts_have_a_distance_by_length(tmp_path: Path) -> None:
     bundle, density = with_density("bert", tmp_path / "out", traced=True)
     inputs, ensemble, labels = inputs_of("bert", **QUERY), load_reference(bundle), np.arange(TRAIN) % CLASSES

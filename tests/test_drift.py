@@ -30,7 +30,7 @@ from hydrant.runtime.prediction_counts import Observed, is_counted, observed, ob
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support import make_model, random_plan, run_cli
+from support import make_model, predicted, random_plan, run_cli
 from test_calibrate import write_texts
 from token_support import sentences, trained_tagger
 
@@ -288,8 +288,7 @@ def test_inputs_worth_labelling_calibrate_again(bundle: Path, ending: str, tmp_p
     whys = [row["why"] for row in rows]
     assert [whys.count(why) for why in ("random", "unlike", "uncertain")] == [20, 10, 10]
     assert {row["text"] for row in rows} <= set(given)
-    with load(bundle, "onnxruntime") as predictor:
-        distances = dict(zip(given, predictor.predict(given).arrays["distance"], strict=True))
+    distances = dict(zip(given, predicted(bundle, given, "onnxruntime").arrays["distance"], strict=True))
     drawn = {row["text"] for row in rows if row["why"] == "random"}
     others = [row["text"] for row in rows if row["why"] == "unlike"]
     assert others == sorted(set(given) - drawn, key=lambda text: -distances[text])[:10]

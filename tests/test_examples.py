@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import hydrant
@@ -21,16 +20,10 @@ from support import for_this_version, run_python, save_checkpoint
 FOLDER = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, *arguments: object, given: str = "", fresh: bool = False) -> list[str]:
-    """Return the printed lines of an example; ``fresh`` starts a new Python."""
+def run(name: str, *arguments: object, given: str = "") -> list[str]:
+    """Return the printed lines of an example."""
     program = FOLDER / name / f"{name[3:]}_example.py"
-    if fresh:
-        done = subprocess.run(
-            [sys.executable, str(program), *map(str, arguments)], capture_output=True, text=True, check=False, cwd="/",
-            input=given, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
-    else:
-        done = run_python(for_this_version(program.read_text()), *arguments, given=given)
+    done = run_python(for_this_version(program.read_text()), *arguments, given=given)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -66,7 +59,7 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
 
 def test_deep_ensemble(bert_checkpoint: Path, tmp_path: Path) -> None:
     other = save_checkpoint(tmp_path / "other", seed=1)
-    (line,) = run("03_deep_ensemble", tmp_path / "out", bert_checkpoint, other, fresh=True)
+    (line,) = run("03_deep_ensemble", tmp_path / "out", bert_checkpoint, other)
     match = re.fullmatch(r"2 members at (\d\.\d\d) × the operations of one", line)
     assert match
     assert 1 < float(match[1]) <= 2

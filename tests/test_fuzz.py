@@ -16,7 +16,7 @@ import fuzz
 import fuzz_target
 import fuzz_targets
 
-MUTATIONS = 150
+MUTATIONS = 100
 
 
 @pytest.fixture(scope="module")

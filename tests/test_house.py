@@ -72,8 +72,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "evaluation": """
             cost_estimate evaluation_options profile_targets profile_report __init__ deep_ensemble dropout
-            fair_rival competitors report metric_names observation model_reports baselines bisect classes
-            drawing latency plots verdict report_tables evaluator peak_memory polygraphy profiler verifier
+            fair_rival competitors error_predictor report metric_names observation model_reports baselines
+            bisect classes drawing latency plots verdict report_tables evaluator peak_memory polygraphy
+            profiler verifier
         """,
         "serving": """
             __init__ http_refusals predict_request batcher connection datatypes observers record stats

@@ -20,6 +20,7 @@ from hydrant.cli.inspect import inspect_bundle
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.serving.service import list_bundles
 from serve_support import command
+from support import predicted
 from test_signature import write_key
 
 NAME = "user/repo"
@@ -72,8 +73,7 @@ def pushed(hub: Hub, bundle: Path) -> Repository:
 
 def answers(bundle: str | Path, **options: Any) -> dict[str, Any]:
     """Every output of the bundle for the texts."""
-    with hydrant.load(bundle, "onnxruntime", threads=1, **options) as predictor:
-        prediction = vars(predictor.predict(TEXTS))
+    prediction = vars(predicted(bundle, TEXTS, "onnxruntime", threads=1, **options))
     return {name: value for name, value in prediction.items() if isinstance(value, np.ndarray)}
 
 

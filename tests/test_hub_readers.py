@@ -15,7 +15,7 @@ from environments import own_environment
 from hydrant.bundle.staging import locked
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import make_model, make_tokenizer, random_plan
+from support import make_model, make_tokenizer, predicted, random_plan
 from task_support import make_case
 
 HERE = Path(__file__).parent
@@ -67,8 +67,7 @@ def pushed_of(kind: str, home: Path) -> Pushed:
     bundle = hydrant.save_bundle(ensemble, home / "bundle", load_processor(source, "image" if image else "text"))
     hydrant.export_onnx(bundle)
     hydrant.push(bundle, to=home / "repository")
-    with hydrant.load(home / "repository") as predictor:
-        prediction = predictor.predict([tuple(each) if isinstance(each, list) else each for each in inputs])
+    prediction = predicted(home / "repository", [tuple(each) if isinstance(each, list) else each for each in inputs])
     if prediction.score is not None:
         return Pushed(home / "repository", inputs, prediction.score[:, None])
     if prediction.mask is None:

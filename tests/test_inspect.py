@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hydrant import Bundle, estimate_cost, fuse, save_bundle
 from hydrant.cli.inspect import inspect_bundle, inspect_text
-from support import make_model, random_plan, run_cli
+from support import make_model, random_plan, stdout_of
 
 
 @pytest.fixture
@@ -67,6 +67,5 @@ def test_an_open_bundle_is_inspected_by_its_manifest(path: Path) -> None:
 def test_fuse_counts_parameters_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
     """For unequal members the weights file has padding and duplicate heads."""
     random_plan("bert", 3).save(tmp_path / "plan.json")
-    done = run_cli("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "bundle", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["parameters"] == estimate_cost(tmp_path / "bundle").fused.parameters
+    done = stdout_of("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "bundle", "--json")
+    assert json.loads(done)["parameters"] == estimate_cost(tmp_path / "bundle").fused.parameters

@@ -8,7 +8,6 @@ from typing import Any
 
 import hydrant
 import numpy as np
-import onnxruntime
 import oracle
 import pytest
 import scipy.special
@@ -23,7 +22,8 @@ from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, random_plan
+from onnx_reference import run_ort
+from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, predicted, random_plan
 from task_support import NAMES, Case, make_case
 from token_support import loss_with_gate
 
@@ -59,11 +59,6 @@ def own(bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "own"))
 
 
-def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
-
-
 @pytest.mark.parametrize(("family", "lowering"), [("bert", "unrolled"), ("vit", "grouped")])
 def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tmp_path: Path) -> None:
     """With a temperature for each; of every family, without one, in ``test_every_task``."""
@@ -78,15 +73,14 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
     hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
     path = hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, member_outputs=True))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    exported = outputs_of(path, arrays)
+    exported = run_ort(path, arrays)
     assert set(exported) == {*expected, "logits"}
     for name, wanted in expected.items():
         np.testing.assert_allclose(getattr(fused, name).numpy(), wanted, rtol=1e-4, atol=1e-5, err_msg=f"fused {name}")
         np.testing.assert_allclose(exported[name], wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
     if lowering == "unrolled":
         for backend in ("torch", "onnxruntime", "openvino"):
-            with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
-                prediction = predictor.predict(arrays)
+            prediction = predicted(tmp_path / "bundle", arrays, backend=backend)
             for name, wanted in expected.items():
                 values = getattr(prediction, name)
                 np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")

@@ -9,7 +9,8 @@ import onnxruntime
 import pytest
 from hydrant import Bundle, Prediction, export_onnx, load
 from hydrant.metrics.gates import Precision
-from test_older_bundles import GOLDEN, WHOLE, raw_inputs
+from support import predicted
+from test_older_bundles import DECLARED, GOLDEN, raw_inputs
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -43,12 +44,11 @@ def session_outputs(bundle: Bundle, graph: str, inputs: Any) -> dict[str, np.nda
     return arrays
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", [*DECLARED, "signed-image", "traced-classification", "traced-tokens"])
 def test_exported_graphs_return_logits_and_backends_do_not(name: str, tmp_path: Path) -> None:
     bundle = Bundle.open(Path(shutil.copytree(GOLDEN / name, tmp_path / name)))
     declared, task = bundle.any_architecture().is_declared, bundle.any_architecture().task
-    with load(bundle.path, "onnxruntime") as predictor:
-        before = predictor.predict(raw_inputs(name))
+    before = predicted(bundle.path, raw_inputs(name), "onnxruntime")
     precisions: tuple[Precision, ...] = ("fp32", "fp16") if declared else ("fp32",)
     graphs = [export_onnx(bundle.path, precision=precision).name for precision in precisions]
     bundle = Bundle.open(bundle.path)

@@ -29,8 +29,7 @@ from hydrant.workflow.stage_summaries import fused_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from support import save_checkpoint
-from task_support import make_case
+from support import predicted, save_checkpoint
 
 MODULE = sys.modules["hydrant.workflow.make_bundle"]  # the function has the same name
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
@@ -148,8 +147,7 @@ def test_the_bundle_is_complete(finished: Any) -> None:
     assert "seconds" not in json.dumps(report), "not reproducible"
     assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "single", "verify", "evaluate"]
     assert [path.name for path in finished.bundle.parent.iterdir()] == ["out"]
-    with hydrant.load(finished.bundle, "onnxruntime") as predictor:
-        p = predictor.predict(["hello world", "money money"])
+    p = predicted(finished.bundle, ["hello world", "money money"], "onnxruntime")
     assert p.distance is not None
     assert p.out_of_distribution is not None
     assert p.abstain is not None
@@ -201,25 +199,6 @@ def test_the_rival_is_gone_with_other_data_or_another_checkpoint(
     out = shutil.copytree(finished.bundle, tmp_path / "again")
     hydrant.calibrate(out, tables["validation"])
     assert compared(out, bert_checkpoint) == ["bundle", "checkpoint"], "other data"
-
-
-@pytest.mark.parametrize("kind", ["multi_label", "tokens", "regression"])
-def test_a_checkpoint_beside_its_rival_has_the_figures_of_its_own_run(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = make_case(kind, tmp_path, train=60, validation=120)
-    data, recipe = (case.train, case.validation, case.ood), Recipe(members=2, epochs=1)
-    out = make(case.checkpoint, *data, output=tmp_path / "out", recipe=recipe).bundle
-
-    def models() -> Any:
-        return hydrant.evaluate(out, *data[1:], compare=[case.checkpoint], figures=hydrant.Figures(bootstrap=0)).models
-
-    _, rival, beside = models()
-    monkeypatch.setattr("hydrant.evaluation.competitors.restored_rival", lambda *_: None)
-    _, alone = models()
-    assert (rival.kind, beside.kind, alone.kind) == ("single", "checkpoint", "checkpoint")
-    for name, figure in alone.figures.items():
-        assert beside.figures[name].value == pytest.approx(figure.value, abs=1e-5, nan_ok=True), name
 
 
 def test_the_single_model_is_tuned_alike(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:

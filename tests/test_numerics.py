@@ -28,7 +28,7 @@ from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_s
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import summarise
 from hydrant.tasks import PER_CLASS, TASKS
-from support import make_inputs, make_model, random_plan
+from support import make_inputs, make_model, predicted, random_plan
 
 ENTROPIES = ("predictive_entropy", "expected_entropy", "mutual_information")
 TEMPERATURES = (LEAST, 1e-3, 1.0, 1e3, MOST)
@@ -172,8 +172,7 @@ def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, inputs: Any) -
         logits = reference._running.run(inputs)["member_logits"]
     assert np.abs(logits).max() > 5e3
     for backend in ("torch", "onnxruntime", "openvino"):
-        with load(wide, backend) as predictor:
-            prediction = predictor.predict(inputs)
+        prediction = predicted(wide, inputs, backend)
         check_ends({name: array for name, array in prediction.arrays.items() if array.dtype.kind == "f"}, 10_000)
         np.testing.assert_allclose(prediction.predictive_entropy, expected.predictive_entropy, atol=1e-2)
         assert prediction.prediction_set.any(axis=1).all()
@@ -183,8 +182,7 @@ def test_extreme_logits_in_the_cpp_runner(runner: Path, wide: Path, inputs: Any,
     write_calibration(Bundle.open(wide), Calibration(1e-3))
     export_onnx(wide)
     np.savez(tmp_path / "x.npz", **inputs)
-    with load(wide, "onnxruntime") as predictor:
-        expected = predictor.predict(inputs)
+    expected = predicted(wide, inputs, "onnxruntime")
     rows = lines(run(runner, wide, "--input", tmp_path / "x.npz"))
     for name in ("confidence", *ENTROPIES, "energy"):
         np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-6, atol=1e-6)

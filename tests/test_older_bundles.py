@@ -28,6 +28,7 @@ from hydrant.engines.metadata import metadata_path, read_metadata
 from hydrant.errors import BundleError
 from hydrant.runtime.offline import offline_run as batch
 from hydrant.runtime.offline.shard_parts import Part, manifest_of
+from support import predicted
 from test_precision import without_saturation
 
 FOLDER = Path(__file__).parent / "bundles_0_1_0"
@@ -47,8 +48,7 @@ def inputs(kind: str) -> list[Any]:
 @pytest.mark.parametrize("kind", ["text", "image"])
 def test_older_bundles_predict_what_they_predicted(kind: str, backend: str) -> None:
     expected = EXPECTED[kind]
-    with load(FOLDER / kind, backend) as predictor:
-        prediction = predictor.predict(inputs(kind))
+    prediction = predicted(FOLDER / kind, inputs(kind), backend)
     for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information"):
         np.testing.assert_allclose(getattr(prediction, name), expected[name], atol=1e-6, err_msg=name)
     for name in ("label", "disagreement", "abstain", "prediction_set"):
@@ -78,14 +78,12 @@ def test_the_runner_in_cpp_predicts_what_they_predicted(kind: str, runner: Path,
 def test_older_bundles_export_to_a_graph_that_gives_what_theirs_gave(kind: str, tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDER / kind, tmp_path / kind)
     before = onnx.load(str(folder / "model.fp32.onnx"))
-    with load(folder, "onnxruntime") as predictor:
-        expected = predictor.predict(inputs(kind))
+    expected = predicted(folder, inputs(kind), "onnxruntime")
     assert expected.energy is None, "0.1.0 knew no energy"
     export_onnx(folder)
     after = onnx.load(str(Bundle.open(folder).file("model.fp32.onnx")))
     assert [item.key for item in before.metadata_props] == [item.key for item in after.metadata_props]
-    with load(folder, "onnxruntime") as predictor:
-        prediction = predictor.predict(inputs(kind))
+    prediction = predicted(folder, inputs(kind), "onnxruntime")
     assert prediction.energy is not None
     for name, array in expected.arrays.items():
         np.testing.assert_allclose(getattr(prediction, name), array, atol=1e-6, err_msg=name)
@@ -139,8 +137,9 @@ def test_bundles_of_0_2_0_predict_what_they_predicted(name: str, backend: str) -
 
 @without_saturation
 def test_the_int8_graph_of_0_2_0_predicts_what_it_predicted() -> None:
-    with load(GOLDEN / "declared-classification", "onnxruntime", precision="int8") as predictor:
-        prediction = predictor.predict(raw_inputs("declared-classification"))
+    prediction = predicted(
+        GOLDEN / "declared-classification", raw_inputs("declared-classification"), "onnxruntime", precision="int8"
+    )
     assert_fields(prediction, PREDICTED["declared-classification"]["int8"], 2e-2)  # roundings differ between CPUs
 
 

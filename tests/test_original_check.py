@@ -15,7 +15,7 @@ from hydrant.data.check_inputs import check_inputs, to_json
 from hydrant.data.images import ImageProcessor
 from hydrant.data.text import TextProcessor
 from hydrant.errors import BundleError, UnsupportedModelError
-from support import make_model, make_tokenizer, run_cli
+from support import make_model, make_tokenizer, run_cli, stdout_of
 from token_support import make_tagger, make_word_tokenizer
 from traced_support import MODELS, build, make
 
@@ -73,8 +73,7 @@ NAMES = ("bert", "vit", "tagger", "gpt2", "gpt2-typed", "swin", "wav2vec2")
 @pytest.mark.parametrize("checkpoint", NAMES, indirect=True)
 def test_the_bundle_answers_raw_inputs_as_transformers(checkpoint: tuple[Path, bool], tmp_path: Path) -> None:
     folder, traced = checkpoint
-    done = run_cli("fuse", folder, "-o", tmp_path / "b", *(["--traced"] if traced else []))
-    assert done.returncode == 0, done.stderr
+    stdout_of("fuse", folder, "-o", tmp_path / "b", *(["--traced"] if traced else []))
     bundle = Bundle.open(tmp_path / "b")
     rows = bundle.read_json(ORIGINAL_CHECK)["inputs"]
     items = check_inputs(bundle.any_architecture())
@@ -131,9 +130,8 @@ def test_verify_repeats_the_preprocessing(checkpoint: tuple[Path, bool], tmp_pat
     folder, _ = checkpoint
     assert run_cli("fuse", folder, "-o", tmp_path / "b").returncode == 0
     assert run_cli("export", tmp_path / "b").returncode == 0
-    done = run_cli("verify", tmp_path / "b", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["preprocessing"]["different"] == []
+    done = stdout_of("verify", tmp_path / "b", "--json")
+    assert json.loads(done)["preprocessing"]["different"] == []
     bundle = Bundle.open(tmp_path / "b")
     steps = json.loads(bundle.read("processor/tokenizer.json"))
     steps["normalizer"]["lowercase"] = False  # as a library of another version might

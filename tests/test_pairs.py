@@ -21,7 +21,7 @@ from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_model, make_tokenizer, named, run_cli
+from support import make_model, make_tokenizer, named, predicted, run_cli, stdout_of
 
 PAIRS = [
     ("hello world", "transfer money"), ("what is the weather", "the money today is what the world is"),
@@ -161,8 +161,7 @@ def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path) -> None:
     assert "token_type_ids" not in given
     plan = hydrant.HeadPlan.all_heads("bert", 3, 4)
     hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "out", load_processor(tmp_path / "checkpoint", "text"))
-    with hydrant.load(tmp_path / "out", "torch") as predictor:
-        prediction = predictor.predict(pairs)
+    prediction = predicted(tmp_path / "out", pairs, "torch")
     np.testing.assert_allclose(prediction.probabilities, model(**given).logits.detach().softmax(dim=1), atol=1e-6)
     typed = own([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt")
     assert np.abs(prediction.probabilities - model(**typed).logits.detach().softmax(dim=1).numpy()).max() > 1e-3
@@ -180,9 +179,8 @@ def test_command_line_with_pairs(bundle: Path, table: Path, tmp_path: Path, undr
     given = run_cli("predict", out, "--pair", *PAIRS[0], "--pair", *PAIRS[1], "--json")
     rows = json.loads(given.stdout)["predictions"]
     assert [row["input"] for row in rows] == [list(pair) for pair in PAIRS[:2]]
-    read = run_cli("predict", out, "--input", table, *OPTIONS)
-    assert read.returncode == 0, read.stderr
-    lines = [json.loads(line) for line in read.stdout.splitlines()]
+    read = stdout_of("predict", out, "--input", table, *OPTIONS)
+    lines = [json.loads(line) for line in read.splitlines()]
     assert [row["input"] for row in lines] == [list(pair) for pair in PAIRS[:4] * 6]
     for one, other in zip(rows, lines, strict=False):
         assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)

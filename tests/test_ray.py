@@ -18,7 +18,7 @@ from hydrant.runtime.offline.input_stream import Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
 from hydrant.runtime.offline.ray_engine import Scorer, Work
 from hydrant.runtime.offline.scoring import Scoring
-from support import make_model, make_tokenizer, random_plan, run_cli
+from support import make_model, make_tokenizer, random_plan, stdout_of
 from test_signature import relabel, write_key
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
@@ -65,8 +65,7 @@ def test_actors_continue_the_chunks_of_one_process_and_survive_a_killed_actor(bu
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     common = ["predict", bundle, "--input", data, "--batch-size", "2", "--backend", "onnxruntime", "--skip-invalid"]
     places = {name: (tmp_path / f"{name}.csv", tmp_path / f"{name}-bad.jsonl") for name in ("plain", "ray")}
-    plain = run_cli(*common, "--output", places["plain"][0], "--errors", places["plain"][1])
-    assert plain.returncode == 0, plain.stderr
+    stdout_of(*common, "--output", places["plain"][0], "--errors", places["plain"][1])
 
     sources, scoring = Sources.named([str(data)], missing=True), Scoring(batch_size=2, skip_invalid=True)
     division = Division(output=places["ray"][0], errors=places["ray"][1], chunk=CHUNK)

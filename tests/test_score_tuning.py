@@ -15,7 +15,7 @@ from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
-from support import make_inputs, make_model, run_cli, save_checkpoint
+from support import make_inputs, make_model, save_checkpoint, stdout_of
 
 WORDS = ("hello", "world", "transfer", "money", "weather", "today")
 
@@ -75,10 +75,9 @@ def test_tuning_lowers_the_loss_from_the_command_line(kind: str, bundle: Path, t
     bundle = shutil.copytree(bundle, tmp_path / "untuned")
     hydrant.export_onnx(bundle, form=hydrant.GraphForm(member_outputs=True))
     numbers = ("--epochs", 3, "--learning-rate", 0.003, "--batch-size", 16)
-    ran = run_cli("tune", bundle, "--data", data, *numbers, "--output", tmp_path / "tuned")
-    assert ran.returncode == 0, ran.stderr
-    assert ("RMSE" in ran.stdout) == (kind == "regression")
-    assert ("accuracy" in ran.stdout) == (kind == "relevance")
+    ran = stdout_of("tune", bundle, "--data", data, *numbers, "--output", tmp_path / "tuned")
+    assert ("RMSE" in ran) == (kind == "regression")
+    assert ("accuracy" in ran) == (kind == "relevance")
     tuned = json.loads((tmp_path / "tuned" / "hydrant.json").read_text())["fusion"]["tuned"]
     assert tuned["nll"][1] < tuned["nll"][0]
     assert ("rmse" in tuned) == (kind == "regression")

@@ -29,11 +29,6 @@ PAIRS = [
 ]
 
 
-def make_scorer(family: str = "bert", seed: int = 0, **settings: Any) -> Any:
-    """A tiny model of one output."""
-    return make_model(family, seed=seed, num_labels=1, **settings)
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny cross-encoder with a sigmoid, with its tokenizer."""
@@ -54,7 +49,7 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("settings", "expected"), [({}, "identity"), (IDENTITY, "identity"), (SIGMOID, "sigmoid"), (OLDER, "sigmoid")]
 )
 def test_the_activation_that_sentence_transformers_stores(settings: dict[str, Any], expected: str) -> None:
-    architecture = architecture_of(make_scorer(**settings))
+    architecture = architecture_of(make_model("bert", num_labels=1, **settings))
     assert (architecture.task, architecture.classes, architecture.score_activation) == ("score", 1, expected)
 
 

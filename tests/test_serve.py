@@ -59,11 +59,6 @@ def service(models: Path) -> Iterator[Running]:
         yield service
 
 
-def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS[5:], k=rng.choice([1, 2, 3, 5, 8, 13, 30, 60]))) for _ in range(count)]
-
-
 def rows_one_by_one(bundle: Path, inputs: list[Any]) -> list[dict[str, Any]]:
     """The predictor's row of each input, predicted alone."""
     with hydrant.load(bundle, threads=1) as predictor:
@@ -77,7 +72,8 @@ def same(row: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def test_predict_returns_the_rows_of_the_command(service: Running, models: Path, tmp_path: Path) -> None:
-    texts = texts_of_many_lengths(9)
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS[5:], k=count)) for count in (1, 2, 3, 5, 8, 13, 30, 60)]
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
     answered = service.ask(*texts, model="texts", probabilities=True).json()
     assert list(answered) == ["model", "version", "backend", "predictions"]

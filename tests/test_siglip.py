@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 from hydrant import fuse, load, save_bundle
-from support import make_model, run_cli
+from support import make_model, stdout_of
 
 
 def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:
@@ -20,17 +20,13 @@ def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:
     processor.save_pretrained(checkpoint)
     images = np.random.default_rng(0).integers(0, 256, (40, 20, 17, 3), np.uint8)
     np.savez(data, x=images, y=np.arange(40)[:, None] >> np.arange(5) & 1)
-    for command in (
-        ("plan", checkpoint, "--data", data, "--keep", 2, "--members", 2, "--fork-from", 1, "-o", plan),
-        ("fuse", checkpoint, "--plan", plan, "-o", out),
-        ("tune", out, "--data", data, "--epochs", 1),
-        ("export", out),
-        ("export", out, "--precision", "fp16"),
-        ("calibrate", out, "--data", data, "--fit", data, "--force"),
-        ("verify", out, "--examples", 100),
-    ):
-        done = run_cli(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+    stdout_of("plan", checkpoint, "--data", data, "--keep", 2, "--members", 2, "--fork-from", 1, "-o", plan)
+    stdout_of("fuse", checkpoint, "--plan", plan, "-o", out)
+    stdout_of("tune", out, "--data", data, "--epochs", 1)
+    stdout_of("export", out)
+    stdout_of("export", out, "--precision", "fp16")
+    stdout_of("calibrate", out, "--data", data, "--fit", data, "--force")
+    stdout_of("verify", out, "--examples", 100)
     verified = json.loads((out / "reports/verify.json").read_text())["backends"]
     assert {("onnxruntime", "fp32"), ("onnxruntime", "fp16"), ("openvino", "fp32")} <= {
         (each["backend"], each["precision"]) for each in verified

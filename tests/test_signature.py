@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hydrant.bundle.signature import PASSWORD, SIGNATURE, check_signature
 from hydrant.bundle.staging import sha256_of
 from hydrant.errors import BundleError, InputError
-from support import feeds, make_model, random_plan, run_cli
+from support import feeds, make_model, predicted, random_plan, run_cli, stdout_of
 
 PEM, BRAINPOOL = serialization.Encoding.PEM, ec.BrainpoolP384R1()
 
@@ -103,8 +103,7 @@ def copy(signed: Path, tmp_path: Path) -> Path:
 
 def test_a_signed_bundle_predicts_as_before_wherever_it_stands(copy: Path, keys: Path) -> None:
     inputs = feeds("bert")
-    with hydrant.load(copy, "onnxruntime", trust=keys / "maker.pub") as trusting:
-        trusted = trusting.predict(inputs)
+    trusted = predicted(copy, inputs, "onnxruntime", trust=keys / "maker.pub")
     with hydrant.load(copy, "onnxruntime") as plain:
         np.testing.assert_array_equal(trusted.probabilities, plain.predict(inputs).probabilities)
     with pytest.raises(BundleError, match=r"is not what the owner of .*other.pub signed"):
@@ -253,9 +252,8 @@ def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> Non
 
 def test_command_line(copy: Path, keys: Path, inputs: Path) -> None:
     strip(copy)
-    done = run_cli("sign", copy, "--key", keys / "maker.pem", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"signature": str(copy / SIGNATURE)}
+    done = stdout_of("sign", copy, "--key", keys / "maker.pem", "--json")
+    assert json.loads(done) == {"signature": str(copy / SIGNATURE)}
     shown = run_cli("inspect", copy, "--trust", keys / "maker.pub")
     assert f"the owner of {keys / 'maker.pub'} signed these files" in shown.stdout
     assert "not checked; give --trust" in run_cli("inspect", copy).stdout

@@ -23,7 +23,7 @@ from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run_cli
+from support import predicted, stdout_of
 from traced_support import by_hooks, make, plan_of, without
 
 soundfile = pytest.importorskip("soundfile")
@@ -165,8 +165,7 @@ def make_bundle(root: Path, data: Path) -> None:
         ["plan", checkpoint, "--traced", "--data", data, *two, "-o", plan],
         ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
     ):
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr
+        stdout_of(*arguments)
         if arguments[0] == "plan":  # members that share no head
             chosen = hydrant.HeadPlan.load(plan)
             other = tuple(sorted({0, 1, 2, 3} - set(chosen.members[0][0])))
@@ -225,8 +224,7 @@ def test_a_model_that_padding_changes_reads_equal_sounds_together(tmp_path: Path
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=False)
     path = hydrant.save_bundle(ensemble, tmp_path / "out", extractor)
     sounds = [tone(seed % 3, seed) for seed in range(7)]
-    with hydrant.load(path, "torch") as predictor:
-        together = predictor.predict(sounds)
+    together = predicted(path, sounds, "torch")
     for index, sound in enumerate(sounds):
         values = extractor([sound], sampling_rate=RATE, return_tensors="pt")["input_values"]
         members = by_hooks("hubert", model, ensemble.plan, {"input_values": values})

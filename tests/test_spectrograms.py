@@ -21,7 +21,7 @@ from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run_cli
+from support import stdout_of
 from traced_support import make, plan_of, without
 
 RATE = 16000
@@ -113,8 +113,7 @@ def make_bundle(root: Path) -> None:
     model.save_pretrained(root / "model")
     SOUNDS["ast"].save_pretrained(root / "model")
     plan_of(trace(prepared(copy.deepcopy(model))), fork=0).save(root / "plan.json")
-    result = run_cli("fuse", root / "model", "--traced", "--plan", root / "plan.json", "-o", root / "out")
-    assert result.returncode == 0, result.stderr
+    stdout_of("fuse", root / "model", "--traced", "--plan", root / "plan.json", "-o", root / "out")
     hydrant.export_onnx(root / "out")
 
 

@@ -81,21 +81,6 @@ def test_tokens_without_a_target_teach_nothing() -> None:
     torch.testing.assert_close(loss, 4 * kl_div(*parts, reduction="batchmean"))
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_a_fork_whose_teacher_is_the_model_learns_nothing(family: str) -> None:
-    """Loss and gradients are zero up to rounding."""
-    inputs = {name: each.double() if each.is_floating_point() else each for name, each in make_inputs(family).items()}
-    ensemble = fuse(make_model(family), members=2)
-    module = FusedClassifier(ensemble.architecture, ensemble.plan, ensemble.state_dict(), ensemble.labels).double()
-    with torch.no_grad():
-        teachers = make_model(family).double()(**inputs).logits.expand(2, -1, -1)
-    targets = soft_targets(teachers, "identity", kind="classes", softening=2.0, mean=False)
-    loss = distillation_loss(module.eval()(**inputs).member_logits, targets, "identity", kind="classes", softening=2.0)
-    loss.backward()
-    assert abs(loss.item()) < 1e-12
-    assert max(float(each.grad.abs().max()) for each in module.parameters() if each.grad is not None) < 1e-12
-
-
 @dataclass(frozen=True)
 class School:
     """A model, its teachers, and data: ROWS inputs, repeated, with labels drawn from the teachers' mean."""
@@ -122,7 +107,7 @@ class School:
     def teach(self, bundle: Path, rows: int = ROWS * REPEATS, call: Any = None, **options: Any) -> TuneReport:
         """Tune by the first rows; ``options`` are those of ``Taught``, and ``call`` those of ``tune``."""
         how = Taught(**{"teachers": self.teachers, "learning_rate": 3e-3, **options})
-        call = {"reading": READING, "validation": (self.inputs, self.labels), **(call or {})}
+        call = {"reading": READING, "validation": (self.inputs[:80], self.labels[:80]), **(call or {})}
         return tune(bundle, (self.inputs[:rows], self.labels[:rows]), how, **call)
 
     def logits(self, model: Any) -> torch.Tensor:
@@ -168,7 +153,7 @@ def make_school(task: str, folder: Path, vit: Path) -> School:
     """A tiny model without dropout, and teachers with other classifiers."""
     rng = np.random.default_rng(0)
     inputs: list[Any] = [" ".join(rng.choice(FILLERS, rng.integers(2, 7))) for _ in range(ROWS)]
-    if task in ("relevance", "pair"):
+    if task == "relevance":
         inputs = [(text, " ".join(rng.choice(FILLERS, 3))) for text in inputs]
     elif task in ("image", "tokens"):
         inputs = (pictures if task == "image" else sentences)(ROWS, 0)[0]
@@ -200,7 +185,7 @@ def schools(*tasks: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("school", tasks, indirect=True)
 
 
-@schools("text", "pair", "image", *KINDS)
+@schools("text", "image", *KINDS)
 def test_each_member_comes_nearest_to_its_own_teacher(school: School, tmp_path: Path) -> None:
     bundle = school.bundle(tmp_path / "bundle")
     before = school.distances(load_ensemble(bundle))
@@ -330,11 +315,11 @@ def test_an_interrupted_tuning_resumes(text: School, runs: list[str], tmp_path: 
     assert not (tmp_path / "part").exists()
 
 
-@schools("text", "tokens")
+@schools("tokens")
 def test_unlabelled_rows_teach(school: School, tmp_path: Path) -> None:
     """Two labelled rows alone teach less about the others than with a file of these, which has no labels."""
-    column, distances = "tokens" if school.task == "tokens" else "text", []
-    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps({column: each})}\n" for each in school.inputs))
+    distances = []
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps({'tokens': each})}\n" for each in school.inputs))
     for name, file in (("few", None), ("all", tmp_path / "rows.jsonl")):
         bundle = school.bundle(tmp_path / name)
         report = school.teach(bundle, 2, unlabelled=file)
@@ -345,7 +330,7 @@ def test_unlabelled_rows_teach(school: School, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("school", "fork", "pruned"), [
-    ("text", None, False), ("text", 1, False), ("text", None, True), ("image", 1, False), ("image", None, True),
+    ("text", None, False), ("image", 1, False), ("image", None, True),
 ], indirect=["school"])  # fmt: skip
 def test_the_cost_of_own_linear_maps_is_the_graphs(
     school: School, fork: int | None, pruned: bool, tmp_path: Path
@@ -353,14 +338,14 @@ def test_the_cost_of_own_linear_maps_is_the_graphs(
     """Own maps begin at the plan's fork, else in the last layer, or where chosen; the bundle tunes and exports on."""
     family, first = "vit" if school.task == "image" else "bert", fork or (1 if pruned else LAYERS - 1)
     bundle = school.bundle(tmp_path / "bundle", support.random_plan(family, MEMBERS, fork=1) if pruned else None)
-    assert school.teach(bundle, fork_from=fork).improved
+    assert school.teach(bundle, 2 * ROWS, fork_from=fork).improved
     assert assert_cost(bundle, make_inputs(family)).fork == first
     own = {name for name, tensor in shared_form(weights(bundle)).items() if len(tensor) == MEMBERS}
     assert {name.split(".")[1] for name in own if name.startswith("layers")} == set(map(str, range(first, LAYERS)))
     with hydrant.load(bundle) as graph, hydrant.load(bundle, backend="torch") as module:
-        one, other = (each.predict(school.inputs).probabilities for each in (graph, module))
+        one, other = (each.predict(school.inputs[:ROWS]).probabilities for each in (graph, module))
     np.testing.assert_allclose(one, other, atol=1e-5)
-    tune(bundle, (school.inputs, school.labels), Jointly(epochs=1), reading=READING)
+    tune(bundle, (school.inputs[:ROWS], school.labels[:ROWS]), Jointly(epochs=1), reading=READING)
     hydrant.export_onnx(bundle, "fp16")
     assert hydrant.verify(bundle, reading=Reading(examples=8)).passed
 

@@ -14,7 +14,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, Figures, Jointly, PerMember, Reading
+from hydrant import Bundle, Jointly, PerMember, Reading
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
@@ -157,20 +157,6 @@ def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Pa
         np.testing.assert_allclose(distances, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
         assert prediction.distance.shape == prediction.mask.shape
         assert np.isnan(prediction.distance[~prediction.mask]).all()
-
-
-def test_ood_texts_choose_the_taps_of_the_distance(far_bundle: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(far_bundle, tmp_path / "bundle")
-    strange = [["carl", "carl", place, "##na"] for place in ("rome", "paris")] * 10
-    report = hydrant.calibrate(folder, sentences(60, seed=2), (strange, None), fit=sentences(120, seed=1))
-    areas = report.density.fitted["auroc"]
-    assert set(areas) == {"last", "all", "balanced"}
-    assert areas[report.density.fitted["chosen"]] == max(areas.values())
-    evaluation = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=Figures(bootstrap=0))
-    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(evaluation.models[0].figures)
-    again = hydrant.calibrate(folder, sentences(60, seed=2))
-    assert again.density is not None, "without training data the distance stays"
-    assert again.density.taps == report.density.taps
 
 
 TEXTS = ["anna smith lives in paris.", "carlna is unknownword , bert and rome", " ".join(["anna paris"] * 30), "zzz"]

@@ -21,7 +21,7 @@ from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from hypothesis import given
 from hypothesis import strategies as st
-from support import HEADS, LAYERS, make_inputs, random_plan
+from support import HEADS, LAYERS, make_inputs, predicted, random_plan
 from token_support import TAGS, loss_with_gate, make_tagger, make_word_tokenizer, sentences
 
 TEXTS: list[Any] = ["anna smith lives in paris .", ["bert", "is", "the", "anis"], "the rome"]
@@ -48,8 +48,7 @@ def test_several_checkpoints_fuse_exactly(tmp_path: Path) -> None:
     hydrant.save_bundle(ensemble, tmp_path / "bundle")
     hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering="grouped"))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    with hydrant.load(tmp_path / "bundle", "onnxruntime") as predictor:
-        prediction = predictor.predict(arrays)
+    prediction = predicted(tmp_path / "bundle", arrays, "onnxruntime")
     np.testing.assert_allclose(prediction.probabilities[real(inputs)], expected[real(inputs)], atol=2e-5)
     merged = hydrant.fuse(models)
     labels = np.where(real(inputs), 1, -100)

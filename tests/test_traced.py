@@ -26,7 +26,7 @@ from hydrant.models.tracing.members import trace
 from hydrant.models.tracing.traced_model import described, load_traced, prepared, rebuild
 from PIL import Image
 from safetensors.torch import load_file
-from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli, stdout_of
 from token_support import CLASSES, make_tagger
 from torch import nn
 from traced_support import TEXT, by_hooks, inputs_of, make, plan_of
@@ -304,20 +304,18 @@ def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:
     transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "swin")
     out, plan = tmp_path / "out", tmp_path / "plan.json"
 
-    def does(*arguments: Any) -> None:
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr + result.stdout
-
-    does("plan", tmp_path / "swin", "--traced", "--method", "random", "--keep", "0.5", "--members", "2", "-o", plan)
-    does("fuse", tmp_path / "swin", "--traced", "--plan", plan, "-o", out)
+    stdout_of(
+        "plan", tmp_path / "swin", "--traced", "--method", "random", "--keep", "0.5", "--members", "2", "-o", plan
+    )
+    stdout_of("fuse", tmp_path / "swin", "--traced", "--plan", plan, "-o", out)
     graph, ensemble = hydrant.export_onnx(out, form=MEMBERS), load_reference(out)
     assert isinstance(ensemble, TracedClassifier)
     assert ensemble.architecture.form == "sliced"
     check_hooks("swin", ensemble, Bundle.open(out), graph)
-    does("verify", out, "--examples", "100")
+    stdout_of("verify", out, "--examples", "100")
     picture = tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16, 3), np.uint8)).save(picture)
-    does("predict", out, picture)
+    stdout_of("predict", out, picture)
 
 
 def untuned(name: str, place: Path) -> Bundle:

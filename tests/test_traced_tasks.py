@@ -7,7 +7,6 @@ from typing import Any
 
 import hydrant
 import numpy as np
-import onnxruntime
 import oracle
 import pytest
 import torch
@@ -25,12 +24,14 @@ from hydrant.tuning import Taught
 from hydrant.tuning.settings import derived_seed
 from hydrant.tuning.traced_student import TracedStudent
 from hydrant.tuning.tuning_data import epoch_batches
+from onnx_reference import run_ort
 from safetensors.torch import load_file
 from support import make_tokenizer
-from test_distance import oracle as mahalanobis
 from test_tune import Data, interrupted_after
-from token_support import first_tokens, make_word_tokenizer, sentences
+from token_support import make_word_tokenizer, sentences
 from traced_support import TEXT, build, by_hooks, inputs_of, make, plan_of, silenced
+
+pytestmark = pytest.mark.usefixtures("network_once")
 
 WORDS = ["hello world", "transfer money", "what is the weather today"]
 
@@ -96,7 +97,6 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> No
     assert len(rows) == len(WORDS)
     if task == "tokens":
         assert {"words", "spans"} <= set(rows[0])
-        check_distance(out, model, plan, checkpoint)
     elif task == "score":
         assert rows[0]["interval_low"] <= rows[0]["score"] <= rows[0]["interval_high"]
     else:
@@ -105,8 +105,6 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> No
 
 def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
     """Compare graph and PyTorch module with the original whose heads are silenced by hooks."""
-    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
     ensemble = load_reference(out)
     assert isinstance(ensemble, TracedClassifier)
     assert ensemble.architecture.form == "sliced"
@@ -114,7 +112,7 @@ def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
         inputs = inputs_of(ensemble.architecture, batch, tokens)
         real = inputs["attention_mask"].numpy().astype(bool)
         logits = by_hooks(TASKS[task], model, ensemble.plan, inputs)
-        given = dict(zip(names, session.run(names, {key: each.numpy() for key, each in inputs.items()}), strict=True))
+        given = run_ort(graph, {key: each.numpy() for key, each in inputs.items()})
         with torch.no_grad():
             module = ensemble(**inputs)
         for name, wanted in expected_of(task, logits).items():
@@ -123,50 +121,6 @@ def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
                 both = (found[real], wanted[real]) if task == "tokens" else (found, wanted)
                 np.testing.assert_allclose(*both, atol=1e-4 if name == "energy" else 2e-5)
     assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
-
-
-def check_distance(out: Path, model: Any, plan: hydrant.HeadPlan, checkpoint: Path) -> None:
-    """Compare each word's distance with scikit-learn's, on the silenced original's vectors of its first token."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    train, held_out, texts = (sentences(count, seed)[0] for count, seed in ((60, 1), (60, 2), (20, 5)))
-    labels = np.array([len(word) % 3 for words in train for word in words])
-    fitted, inside, outside = (vectors(model, plan, tokenizer, each) for each in (train, held_out, texts))
-    expected = np.zeros(len(outside))
-    for tap in range(3):
-        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (inside, outside))
-        expected += (far - near.mean()) / near.std() / 3
-    for backend in ("torch", "onnxruntime", "openvino"):
-        with hydrant.load(out, backend) as predictor:
-            batch = predictor.predict(texts)
-            distances = np.concatenate([each.prediction.distance for each in predictor.words(batch)])
-            spans = [span for row in predictor.spans(batch) for span in row]
-            alone = predictor.predict([texts[0]])
-        np.testing.assert_allclose(distances, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
-        assert np.isnan(batch.distance[~batch.mask]).all() and not batch.mask.all()
-        np.testing.assert_allclose(alone.distance[0], batch.distance[0, batch.mask[0]], rtol=1e-4, atol=1e-4)
-        assert {span.distance for span in spans} <= set(distances)
-
-
-def vectors(model: Any, plan: hydrant.HeadPlan, tokenizer: Any, texts: list[list[str]]) -> np.ndarray:
-    """Vectors of every word's first token, [words, taps, d]: the first layer's output, then each member's
-    classifier input; texts run one by one, without padding."""
-    found, read = [], {}
-    hooks = [
-        model.deberta.encoder.layer[0].register_forward_hook(lambda _, __, output: read.update(layer=output)),
-        model.classifier.register_forward_pre_hook(lambda _, arguments: read.update(last=arguments)),
-    ]
-    for words in texts:
-        inputs, first = first_tokens(tokenizer, words)
-        states = []
-        for keep in plan.members:
-            with silenced(TASKS["tokens"], model, keep, plan.heads), torch.no_grad():
-                model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-            layer, last = (each if isinstance(each, torch.Tensor) else each[0] for each in read.values())
-            states.append(last[0, first])
-        found.append(torch.stack([layer[0, first], *states], dim=1).double().numpy())
-    for hook in hooks:
-        hook.remove()
-    return np.concatenate(found)
 
 
 def test_taps_of_taggers_are_the_hidden_states_of_transformers() -> None:

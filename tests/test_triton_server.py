@@ -21,6 +21,7 @@ from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
 from hydrant.bundle.staging import locked
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
+from support import predicted
 from triton_support import WHEELS, infer, load_model, make_environment, put_shim, running
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
@@ -130,8 +131,7 @@ def check_requests_of_one_length_share_a_run_of_the_graph(server: Server) -> Non
 
 def check_versions_pairs_and_single_outputs(server: Server) -> None:
     pair = {"text": ["money"], "text_pair": ["the weather"]}
-    with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
-        prediction = predictor.predict([("money", "the weather")])
+    prediction = predicted(server.bundle, [("money", "the weather")], "onnxruntime", threads=1)
     for model, version in (("whole", "1"), ("whole", "2"), ("steps", "")):
         outputs = infer(server.http, model, pair, version, ["confidence", "abstain"])
         np.testing.assert_allclose(outputs["confidence"], prediction.confidence, rtol=1e-6)

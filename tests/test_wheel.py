@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from serve_support import command as serving_command
+from support import predicted
 from test_house import ROOT, SOURCES
 
 CHECKOUT = Path(__file__).parents[1]
@@ -138,8 +139,7 @@ def test_a_serving_image_is_small_and_predicts(
     image.save(tmp_path / "cat.png")
     (tmp_path / "x.csv").write_text("text\n" + "\n".join(texts) + "\n")
     for bundle, inputs, words in ((text_bundle, texts, ["--input", "x.csv"]), (image_bundle, [image], ["cat.png"])):
-        with hydrant.load(bundle, "onnxruntime") as predictor:
-            expected = predictor.predict(inputs)
+        expected = predicted(bundle, inputs, "onnxruntime")
         rows = json.loads(run([command, "predict", bundle, *words, "--json"], tmp_path))["predictions"]
         np.testing.assert_allclose([row["confidence"] for row in rows], expected.confidence, atol=1e-6)
     shown = run([command, "inspect", text_bundle], tmp_path)
@@ -172,8 +172,7 @@ def test_newer_pythons_predict_and_serve(
 ) -> None:
     python = environment(interpreter(version), tmp_path / "env", "serve", wheel(dist / "dist"))
     bundle, text = CHECKOUT / "tests/bundles_0_1_0/text", "hello world"
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        expected = predictor.predict(text).confidence[0]
+    expected = predicted(bundle, text, "onnxruntime").confidence[0]
     done = run([python.with_name("hydrant"), "predict", bundle, text, "--json"], tmp_path)
     scores = [
         json.loads(done)["predictions"][0]["confidence"],

@@ -12,7 +12,7 @@ import pytest
 from hydrant import HeadPlan
 from hydrant.bundle.staging import check_file, destination, staged_folder, write_atomically
 from hydrant.errors import InputError
-from support import run_cli
+from support import run_cli, stdout_of
 from test_files_and_bundle import make_bundle, tree
 
 
@@ -91,11 +91,9 @@ def test_an_open_file_is_written_where_it_stands(tmp_path: Path) -> None:
 def test_commands_write_through_and_follow_links(
     text_bundle: Path, bert_checkpoint: Path, text_csv: Path, device: Path, tmp_path: Path
 ) -> None:
-    made = run_cli("plan", bert_checkpoint, "--keep", 2, "--data", text_csv, "-o", device)
-    assert made.returncode == 0, made.stderr
+    stdout_of("plan", bert_checkpoint, "--keep", 2, "--data", text_csv, "-o", device)
     (tmp_path / "plan.json").symlink_to("real.json")
-    made = run_cli("plan", bert_checkpoint, "--method", "random", "--keep", "2", "-o", tmp_path / "plan.json")
-    assert made.returncode == 0, made.stderr
+    stdout_of("plan", bert_checkpoint, "--method", "random", "--keep", "2", "-o", tmp_path / "plan.json")
     assert (tmp_path / "plan.json").is_symlink()
     assert HeadPlan.load(tmp_path / "real.json").method == "random"
     predict = ["predict", text_bundle, "--backend", "torch"]

@@ -16,6 +16,7 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.store import Bundle
 from ..calib.heads.selection import accuracy_kept, error_kept
 from ..data.data_options import DataOptions
+from ..errors import noted
 from ..models.plan_cost import cost_of
 from ..progress import Progress
 from .data_splits import Parts
@@ -247,8 +248,7 @@ class Stages:
         self.single, training = trials
         if not self.single.fits_better(training):
             return []
-        log.warning("%s", SWAPPED)
-        return [SWAPPED]
+        return noted(SWAPPED)
 
     def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
         """Tune the planned members."""

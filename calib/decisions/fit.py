@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Conformal, Intervals, LabelDecisions, Threshold
-from ...errors import InputError, listing
+from ...errors import InputError, listing, noted
 from ...metrics import class_metrics as metrics
 from ...metrics.labels import (
     best_f1_threshold,
@@ -300,8 +300,7 @@ def _temperature_notes(sample: Sample, request: Request, calibration: Calibratio
     if held_out > before["nll"]:
         worse = f"the temperature {temperature:g} made NLL worse: {held_out:.4f} on held-out fifths of {data}, but"
         remedy = f"calibrate on more than {len(sample.labels)} examples"
-        notes.append(f"{worse} {before['nll']:.4f} at temperature 1; {remedy}")
-        log.warning("%s", notes[-1])
+        notes += noted(f"{worse} {before['nll']:.4f} at temperature 1; {remedy}")
     return notes
 
 
@@ -311,9 +310,7 @@ def learnt_notes(data: str, accuracy: float, nll: float) -> list[str]:
         return []
     correct = f"{accuracy:.1%} of the answers on {data} are correct, with an NLL of {nll:.4f}"
     asked = "was the model trained on them, or are training and validation data swapped"
-    note = f"{correct}: {asked}? Use unseen data, unless the task is this easy"
-    log.warning("%s", note)
-    return [note]
+    return noted(f"{correct}: {asked}? Use unseen data, unless the task is this easy")
 
 
 def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:
@@ -321,9 +318,8 @@ def _scale_notes(sample: Sample, request: Request, _: Calibration) -> list[str]:
     if request.activation != "identity" or not is_binary(sample.labels):
         return []
     wrong = f"the labels of {request.about['data']} are all 0 or 1, but the scores are not limited to that range"
-    note = f"{wrong}: RMSE and intervals measure distances from 0 and 1; use the ranking metrics of `hydrant evaluate`"
-    log.warning("%s", note)
-    return [note]
+    remedy = "use the ranking metrics of `hydrant evaluate`"
+    return noted(f"{wrong}: RMSE and intervals measure distances from 0 and 1; {remedy}")
 
 
 @dataclass(frozen=True)
