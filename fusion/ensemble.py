@@ -110,9 +110,7 @@ def fuse(
         keeps = ensemble.plan.members
         _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "use a plan with different heads")
         return ensemble
-    loaded = _loaded(sources, adapters)
-    if len(loaded) > len(sources):  # members of a packed checkpoint
-        separate = check_parts("all")
+    loaded, separate = _loaded(sources, adapters, separate)
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:
@@ -138,10 +136,13 @@ def fuse(
     return _warn_of_alike(fused, planned)
 
 
-def _loaded(sources: Sequence[Any], adapters: Sequence[str | Path]) -> list[Any]:
-    """Load the models that are given by name; a packed checkpoint holds several."""
+def _loaded(
+    sources: Sequence[Any], adapters: Sequence[str | Path], separate: frozenset[str]
+) -> tuple[list[Any], frozenset[str]]:
+    """Load what is given by name; return all models and the separate parts: all with members of a packed checkpoint."""
     named = (load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources)
-    return [model for models in named for model in models]
+    loaded = [model for models in named for model in models]
+    return loaded, check_parts("all") if len(loaded) > len(sources) else separate
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
