@@ -40,7 +40,6 @@ SETTINGS = {
     "banking77-oos": {"fork": 5, "keep": 4},
     "vision": {"fork": 11, "keep": 2},
 }
-EPOCHS = 4
 PAIRED = {
     "accuracy": "accuracy", "nll": "NLL", "ood.predictive_entropy.auroc": "entropy",
 }  # fmt: skip
@@ -209,9 +208,9 @@ def variant_of(text: str, study: Study, kind: str) -> tuple[str, Any, dict[str, 
     options = {key: json.loads(value) for key, value in (each.split("=") for each in more.split(",") if each)}
     plan = {"members": 3 if kind_of == FORKS else 1, **SETTINGS[kind]}
     plan |= {name: options.pop(name) for name in list(options) if name in plan}
-    common = {"epochs": EPOCHS, "learning_rate": 1e-4, "patience": 10, **options}
+    common = {"patience": 10, **options}
     if kind_of == TUNED:
-        return text, Jointly(freeze=0, **{**common, "learning_rate": 5e-5}), plan
+        return text, Jointly(freeze=0, **{"epochs": Taught.epochs, **common}), plan
     how = Taught(teachers=study.teachers, unlabelled=study.unlabelled, teacher_outputs=study.work / "outputs", **common)
     return text, how, plan
 

@@ -28,7 +28,7 @@ def arguments(command: Command) -> None:
     command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
     command.take(tune, "force")
     command.take(every, "epochs", type=positive, metavar="N", also=" (default: 5, with --teachers 4)")
-    command.take(every, "learning_rate", metavar="RATE", also=" (default: 5e-05, with --teachers 0.0001)")
+    command.take(every, "learning_rate", metavar="RATE", also=" (default: 5e-05, with --teachers 0.0002)")
     command.take(Taught, "teachers", nargs="+", action="extend", metavar="MODEL")
     command.take(Taught, "unlabelled", metavar="FILE", also="; with --teachers")
     command.heading("advanced")

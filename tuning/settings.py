@@ -128,9 +128,9 @@ class Taught(Jointly):
     teachers: Sequence[str | Path] = ()
     unlabelled: Any = None
     epochs: int = 4
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
     freeze: int | None = 0
-    softening: float = 2.0
+    softening: float = 1.0
     mean_epochs: int = 0
     mean_of_teachers: bool = False
     views: int = 4
@@ -139,7 +139,7 @@ class Taught(Jointly):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self, "softening", 0 < self.softening < math.inf, "a finite number above 0, such as 2")
+        _check(self, "softening", 0 < self.softening < math.inf, "a finite number above 0, such as 1")
         _check(self, "views", self.views >= 1, "a whole number, 1 or more")
 
     def gives_own(self, members: int) -> bool:

@@ -18,7 +18,7 @@ from ..tuning.settings import Device, Jointly, MixedPrecision, Taught
 EVERY_TOKEN = 1.5
 """Default budget if the last layer runs on every token: three members can diverge in the last third."""
 
-MEMBERS, EPOCHS, TAUGHT_EPOCHS = 3, 2, 4
+MEMBERS, EPOCHS, LEARNING_RATE = 3, 2, 1e-4
 
 OF_ENSEMBLES = ("budget", "method", "control")
 OF_TUNING = ("epochs", "learning_rate", "mixed_precision", "device")
@@ -41,7 +41,7 @@ class Recipe:
         control: also tune the single model alike, to compare with. It is tuned above the members' fork and as a whole;
             both bundles are kept in ``OUTPUT.control``.
         epochs: largest number of passes over the training data (default: 2, with teachers 4).
-        learning_rate: peak learning rate; only layers above the fork are trained, with teachers all.
+        learning_rate: peak learning rate (default: 1e-4 above the fork; with teachers 2e-4 in all layers).
         mixed_precision: bf16 tunes in bfloat16 where the hardware supports it; weights stay in float32.
         device: device to tune on; auto is a GPU if PyTorch finds one.
         abstain: threshold for abstention.
@@ -55,7 +55,7 @@ class Recipe:
     fast: bool = False
     control: bool = False
     epochs: int | None = None
-    learning_rate: float = 1e-4
+    learning_rate: float | None = None
     mixed_precision: MixedPrecision = "no"
     device: Device = "auto"
     abstain: Coverage = field(default_factory=Coverage)
@@ -87,7 +87,8 @@ class Recipe:
         if not teachers:
             self._check_single(OF_TUNING)
             members = 1 if self.single else self.members or MEMBERS
-            return replace(self, members=members, epochs=self.epochs or EPOCHS)
+            rate = self.learning_rate or LEARNING_RATE
+            return replace(self, members=members, epochs=self.epochs or EPOCHS, learning_rate=rate)
         if self.fast or self.control:
             name = "fast" if self.fast else "control"
             raise InputError(f"{name} excludes teachers, which train all members and their control; omit one of them")
@@ -95,7 +96,8 @@ class Recipe:
         if members not in (1, teachers):
             wrong = f"members is {members} with {teachers} teachers"
             raise InputError(f"{wrong}; expected one for each, or 1, which learns their mean")
-        return replace(self, members=members, epochs=self.epochs or TAUGHT_EPOCHS)
+        rate = self.learning_rate or Taught.learning_rate
+        return replace(self, members=members, epochs=self.epochs or Taught.epochs, learning_rate=rate)
 
     def _check_single(self, names: Sequence[str]) -> None:
         """Reject settings that a single model does not have."""
