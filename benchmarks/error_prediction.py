@@ -20,7 +20,7 @@ import hydrant
 import numpy as np
 from hydrant.calib.ood_detectors import Gaussians
 from hydrant.errors import InputError
-from hydrant.evaluation.error_predictor import fitted, learnt_errors
+from hydrant.evaluation.error_predictor import fitted, learn_errors
 from hydrant.evaluation.report import REPORT
 from hydrant.metrics.bootstrap import interval, resampled, whole
 from hydrant.metrics.class_metrics import DETECTION, ScoreDetection
@@ -63,7 +63,7 @@ def measure(found: dict[str, np.ndarray], seeds: int) -> dict[str, Any]:
             rows = vectors["validation"], answers["validation"], wrong["validation"]
             learnt[f"ViLU of validation data, seed {seed}"] = fitted(weight.T.copy(), bias, *rows, seed)
             labels = found["train.labels"]
-            learnt[f"ViLU, seed {seed}"], _ = learnt_errors(weight, bias, vectors["train"], labels, seed)
+            learnt[f"ViLU, seed {seed}"], _ = learn_errors(weight, bias, vectors["train"], labels, seed)
         except InputError as error:
             left_out[f"ViLU, seed {seed}"] = str(error)
     for name, own in scores.items():

@@ -55,23 +55,19 @@ def run(options: argparse.Namespace) -> int:
         check_supported(model, options.adapter)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
-    from ..models.packed_checkpoint import load_members
+    from ..fusion.ensemble import load_sources
 
     check_replaceable(options.output, MANIFEST, options.force)
     if options.data is not None:
         check_named(options.data)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
-    settings: dict[str, Any] = {"members": options.members, "keep_separate": options.keep_separate}
-    models: list[Any] = []
+    models, separate = [], frozenset(options.keep_separate)
     if not options.traced:
         sources = [shared.source(source, options) for source in options.model]
         shown = progress(sources, len(sources), "loading checkpoints")
-        for each in shown:
-            models += load_members(each, options.adapter) if isinstance(each, str) else [each]
-    packed = len(models) > len(options.model)
-    settings |= {"keep_separate": "all"} if packed else {}
-    checkpoints = models or options.model[0]
-    ensemble = fuse_models(checkpoints, chosen, adapters=options.adapter, traced=options.traced, **settings)
+        models, separate = load_sources(shown, options.adapter, separate)
+    settings: dict[str, Any] = {"members": options.members, "keep_separate": separate, "traced": options.traced}
+    ensemble = fuse_models(models or options.model[0], chosen, adapters=options.adapter, **settings)
     processor = common_processor(options.model, ensemble.architecture, options.adapter) if models else None
     if options.no_processor:
         processor = None
@@ -84,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
                          tensors_only=options.no_processor)  # fmt: skip
     facts: dict[str, Any] = {"bundle": str(bundle.path), "members": ensemble.members}
     wrote = f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}"
-    wrote += " from a packed checkpoint" if packed else ""
+    wrote += " from a packed checkpoint, all parts separate" if len(models) > len(options.model) else ""
     if options.traced:
         model, checked = ensemble.architecture, ensemble.provenance["traced"]
         facts |= {"traced": model.form, **checked}

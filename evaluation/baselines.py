@@ -7,7 +7,6 @@ has no scores of logits; regression and multi-label have one Gaussian instead of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
-from ..errors import InputError, require
+from ..errors import InputError, noted, require
 from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import GAMMA, LIKELIEST
 from ..progress import Progress
@@ -34,8 +33,6 @@ from .evaluation_options import EvaluationOptions
 from .metric_names import BASELINES
 from .model_reports import detected
 from .report import BaselineReport
-
-log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -143,17 +140,18 @@ def _span_scores(
 
 def _outputs(single: TorchSingle, model: Model, batch_size: int, progress: Progress, examples: Examples,
              for_fitting: bool = False) -> Arrays:  # fmt: skip
-    """Return the single model's outputs in float32, in the order of the examples; for fitting, the largest logit."""
+    """Return the single model's outputs in the order of the examples; for fitting, the answers and their logits."""
     arrays: dict[str, np.ndarray] = {}
     title = f"single model of {model.name} on {examples.name}"
     sweep = Sweep(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
     for places, outputs in sweep.batches():
         batch = dict(outputs)
         if for_fitting:
-            batch["largest"] = batch.pop("logits").max(axis=1)
+            logits = batch.pop("logits")
+            batch |= {"largest": logits.max(axis=1), "answers": logits.argmax(axis=1)}
         for name, array in batch.items():
             if name not in arrays:
-                arrays[name] = np.empty((len(examples), *array.shape[1:]), np.float32)
+                arrays[name] = np.empty((len(examples), *array.shape[1:]), array.dtype)
             arrays[name][places] = array
     return arrays
 
@@ -183,9 +181,10 @@ def _fitted(
         words = f"D = {virtual.dimensions} principal directions of {read.shape[1]}"
         return lambda batch: {"vim": virtual.scores(_last_input(batch), batch["logits"])}, words
     if name == "vilu" and classes is not None:
-        from .error_predictor import learnt_errors
+        from .error_predictor import learn_errors
 
-        errors, words = learnt_errors(single.weight, single.bias, _last_input(trained), classes, seed)
+        own = trained["answers"] if single.zero_shot else None
+        errors, words = learn_errors(single.weight, single.bias, _last_input(trained), classes, seed, own)
         return lambda batch: {"vilu": errors.scores(_last_input(batch), batch["logits"].argmax(axis=1))}, words
     gaussians = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
 
@@ -235,6 +234,4 @@ def baseline_notes(
                     f"{share:.0%} of the examples of {examples.name} are also in {training.name}, on which baselines "
                     "are fitted, so their metrics are wrong; evaluate on other data"
                 )
-    for note in notes:
-        log.warning("%s", note)
-    return notes
+    return noted(*notes)

@@ -21,12 +21,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..errors import InputError, require
 
-LEAST_WRONG = 30
+MIN_WRONG = 30
 """Fewest wrong answers to learn from."""
+
+MAX_ROWS = 20_000
+"""Most examples to learn from; of more, as many are drawn by seed."""
 
 FOLDS, ITERATIONS = 5, 50
 HIDDEN = (512, 256, 128)
-UPDATES, MOST_EPOCHS, BATCH, LEARNING_RATE = 1000, 100, 128, 1e-2
+UPDATES, MAX_EPOCHS, BATCH, LEARNING_RATE = 1000, 100, 128, 1e-2
 BLOCK = 4096  # examples scored at a time, to limit memory for their probabilities
 
 
@@ -39,7 +42,8 @@ class ErrorPredictor(nn.Module):
     def __init__(self, classes: Tensor, bias: Tensor, vectors: Tensor) -> None:
         super().__init__()
         self.classes, self.bias = classes, bias
-        self.mean, self.spread = vectors.mean(dim=0), vectors.std(dim=0).clamp_min(1e-6)
+        spread = vectors.std(dim=0)
+        self.mean, self.spread = vectors.mean(dim=0), torch.where(spread > 1e-6, spread, 1)
         width = classes.shape[1]
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         for each in (self.query, self.key):
@@ -63,13 +67,17 @@ class ErrorPredictor(nn.Module):
         return torch.cat([self(*pair) for pair in pairs]).numpy()
 
 
-def learnt_errors(
-    weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, labels: np.ndarray, seed: int
-) -> tuple[ErrorPredictor, str]:
-    """Return the network for a last linear map [d, C] with its bias [C], and a description of what it learned from."""
-    answers = held_out_answers(vectors, labels, seed)
+def learn_errors(weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, labels: np.ndarray, seed: int,
+                 answers: np.ndarray | None = None) -> tuple[ErrorPredictor, str]:  # fmt: skip
+    """Return the network for a last linear map [d, C] with its bias [C], and a description of what it learned from.
+
+    ``answers`` [N] of a classifier that was not fitted on the rows; ``None``: a linear classifier answers in folds.
+    """
+    rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_ROWS])
+    vectors, labels, source = vectors[rows], labels[rows], "held-out folds" if answers is None else "the model itself"
+    answers = held_out_answers(vectors, labels, seed) if answers is None else answers[rows]
     wrong = answers != labels
-    words = f"trained on {wrong.sum()} wrong and {(~wrong).sum()} right answers of held-out folds"
+    words = f"trained on {wrong.sum()} wrong and {(~wrong).sum()} right answers of {source}"
     return fitted(weight.T.copy(), bias, vectors, answers, wrong, seed), words
 
 
@@ -94,25 +102,25 @@ def fitted(classes: np.ndarray, bias: np.ndarray, vectors: np.ndarray, answers: 
 
     Wrong answers have the weight −log(share of wrong answers), as in the paper.
     """
-    if wrong.sum() < LEAST_WRONG:
+    if wrong.sum() < MIN_WRONG:
         raise InputError(
             f"{wrong.sum()} of {len(wrong)} training examples are answered wrong, too few to learn from; expected "
-            f"{LEAST_WRONG} or more"
+            f"{MIN_WRONG} or more"
         )
     rows, weight = torch.from_numpy(vectors), -float(np.log(wrong.mean()))
-    targets, given = torch.from_numpy(wrong).float(), torch.from_numpy(answers)
+    targets, choices = torch.from_numpy(wrong).float(), torch.from_numpy(answers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = ErrorPredictor(torch.from_numpy(classes), torch.from_numpy(bias), rows)
         optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=5e-4)
         batches = -(-len(rows) // BATCH)
-        epochs = min(MOST_EPOCHS, -(-UPDATES // batches))
+        epochs = min(MAX_EPOCHS, -(-UPDATES // batches))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * batches)
         for _ in range(epochs):
             for batch in torch.randperm(len(rows)).split(BATCH):
                 target = targets[batch]
                 weights = 1 + (weight - 1) * target
-                loss = binary_cross_entropy_with_logits(model(rows[batch], given[batch]), target, weights)
+                loss = binary_cross_entropy_with_logits(model(rows[batch], choices[batch]), target, weights)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

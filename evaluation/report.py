@@ -42,7 +42,7 @@ class Noise:
 class BaselineReport:
     """Detection by post-hoc scores of a single model (``SCORE.auroc`` …), and settings of each score.
 
-    ``figures``: of OOD inputs. ``errors``: of the single model's wrong answers; empty where none is right or wrong.
+    ``figures``: of OOD inputs. ``errors``: of a classification's wrong answers; NaN if all are right or all wrong.
     """
 
     of: str

@@ -116,7 +116,7 @@ def evaluation_sections(
 PICTURES = {
     "scores": "Scores of right answers, wrong answers and OOD inputs",
     "detection": "ROC curves of OOD detection",
-    "baselines": "Baselines: post-hoc scores of a single model",
+    "baselines": "Baselines (post-hoc scores of a single model)",
     "noise": "Corrupted inputs: loss gap",
 }
 
@@ -356,15 +356,15 @@ def _baselines(report: EvaluationReport) -> Section:
     title = PICTURES["baselines"]
     baselines = [model.baselines for model in report.models]
     groups: dict[str, list[Row]] = {}
-    found = {
+    by_kind = {
         "OOD inputs": [{} if each is None else each.figures for each in baselines],
         TASKS[report.task].wrong: [{} if each is None else each.errors for each in baselines],
     }
-    for (what, by_model), (name, column) in product(found.items(), DETECTION.items()):
+    for (what, by_model), (name, column) in product(by_kind.items(), DETECTION.items()):
         for score, words in BASELINES.items():
             figures = [each.get(f"{score}.{name}") for each in by_model]
             if any(figures):
-                groups.setdefault(f"{what}: {_titled(column)}", []).append([Cell(words), *_cells(figures, column)])
+                groups.setdefault(f"for {what}: {_titled(column)}", []).append([Cell(words), *_cells(figures, column)])
     if not groups:
         return Section(title)
     remarks = [f"{line}." for line in baseline_remarks(report)]

@@ -110,7 +110,7 @@ def fuse(
         keeps = ensemble.plan.members
         _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "use a plan with different heads")
         return ensemble
-    loaded, separate = _loaded(sources, adapters, separate)
+    loaded, separate = load_sources(sources, adapters, separate)
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:
@@ -136,13 +136,13 @@ def fuse(
     return _warn_of_alike(fused, planned)
 
 
-def _loaded(
-    sources: Sequence[Any], adapters: Sequence[str | Path], separate: frozenset[str]
+def load_sources(
+    sources: Iterable[Any], adapters: Sequence[str | Path], separate: frozenset[str]
 ) -> tuple[list[Any], frozenset[str]]:
-    """Load what is given by name; return all models and the separate parts: all with members of a packed checkpoint."""
-    named = (load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources)
-    loaded = [model for models in named for model in models]
-    return loaded, check_parts("all") if len(loaded) > len(sources) else separate
+    """Load sources given by name; return all models and the separate parts: all with members of a packed checkpoint."""
+    groups = [load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources]
+    packed = any(len(models) > 1 for models in groups)
+    return [model for models in groups for model in models], check_parts("all") if packed else separate
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:

@@ -96,11 +96,16 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
         log.warning("checkpoint %s has its own code (auto_map), which hydrant does not run; it uses transformers", name)
     if prefix:
         log.warning("checkpoint %s: the prefix %s of all tensors was removed", name, prefix)
-    if info["unexpected_keys"]:
-        unused = f"{listing(sorted(info['unexpected_keys']))}; check num_hidden_layers and architectures in config"
-        log.warning("checkpoint %s has tensors that %s does not use: %s", name, class_name, unused)
+    warn_of_unused(name, class_name, info["unexpected_keys"])
     _fit(model, name, class_name)
     return model.eval()
+
+
+def warn_of_unused(name: str, class_name: str, unused: Collection[str]) -> None:
+    """Log a warning that names a checkpoint's unused tensors, if there are any."""
+    if unused:
+        words = f"{listing(sorted(unused))}; check num_hidden_layers and architectures in config"
+        log.warning("checkpoint %s has tensors that %s does not use: %s", name, class_name, words)
 
 
 def _fit(model: Any, name: str, class_name: str) -> None:

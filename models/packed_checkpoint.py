@@ -13,7 +13,16 @@ from typing import Any
 
 from ..errors import UnsupportedModelError, require
 from . import refusals
-from .checkpoint import READS, check_supported, checked_source, class_of, load_config, load_model, quiet
+from .checkpoint import (
+    READS,
+    check_supported,
+    checked_source,
+    class_of,
+    load_config,
+    load_model,
+    quiet,
+    warn_of_unused,
+)  # fmt: skip
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "vit", "deit")
 """Families without a stacked map, gate or concatenation, which would cross the borders between members."""
@@ -41,7 +50,9 @@ def load_members(source: str | Path, adapters: Sequence[str | Path] = ()) -> lis
         raise _refuse(f"a model of {config.model_type} computes across members", f"one of {', '.join(FAMILIES)}")
     count, narrow = _narrowed(config, tensors)
     parts = {key: _parts(key, tensor, count) for key, tensor in tensors.items()}
-    return [_member(narrow, {key: each[place] for key, each in parts.items()}) for place in range(count)]
+    loaded = [_member(narrow, {key: each[place] for key, each in parts.items()}) for place in range(count)]
+    warn_of_unused(name, class_of(config), loaded[0][1])
+    return [model for model, _ in loaded]
 
 
 def _packed_tensors(folder: Path) -> dict[str, Any]:
@@ -54,7 +65,8 @@ def _packed_tensors(folder: Path) -> dict[str, Any]:
         opened: list[Any] = [safe_open(file, framework="pt") for file in sorted(folder.glob("model*.safetensors"))]
         names = [(file, key) for file in opened for key in file.keys()]  # noqa: SIM118 (not a dictionary)
         if any(key.endswith("weight") and len(file.get_slice(key).get_shape()) == 3 for file, key in names):
-            tensors = {key.replace(".conv.", "."): file.get_tensor(key) for file, key in names}
+            stored = {key.replace(".conv.", "."): file.get_tensor(key) for file, key in names}
+            tensors = {key: tensor for key, tensor in stored.items() if tensor.is_floating_point()}  # no position_ids
     except (OSError, SafetensorError):
         return {}  # load_model reports the cause
     return tensors
@@ -67,13 +79,16 @@ def _narrowed(config: Any, tensors: dict[str, Any]) -> tuple[int, Any]:
         raise _refuse(f"{query or 'the attention'} is not packed, but other linear maps are", "all linear maps packed")
     first, width, last = tensors[query].shape
     count, width = (first // width, width) if last == 1 else (first, width)
+    for name, tensor in tensors.items():
+        if name.startswith("classifier.") and tensor.ndim == 3 and len(tensor) < count and last > 1:
+            raise _refuse(f"{name} has {len(tensor)} maps and {query} {count}, so γ is above 1", "layers with γ = 1")
     if (groups := getattr(config, NORM_GROUPS, None)) != count:
         fix = "set it if each norm is a GroupNorm of that many groups; a norm of all members has the same weights"
         raise _refuse(f"config.json has {NORM_GROUPS} = {groups!r:.40}", f"{count}, one for each member: {fix}")
     narrow = copy.deepcopy(config)
     for setting in WIDTHS:
         own = getattr(config, setting, None)
-        if own is not None and own * width % config.hidden_size:
+        if own is not None and (config.hidden_size < 1 or own * width % config.hidden_size):
             share = f"{width} of {config.hidden_size} channels"
             raise _refuse(f"{setting} = {own} does not divide", f"a whole number for a member, which has {share}")
         if own is not None:
@@ -89,16 +104,16 @@ def _parts(name: str, tensor: Any, count: int) -> Any:
     if packed and len(tensor) == count:
         return tensor
     if packed or (tensor.ndim == 2 and not name.endswith(TABLES)):
-        found = f"linear map {name} of shape {list(tensor.shape)} mixes members"
-        raise _refuse(found, f"a packed one, [{count}, out, in] (the classifier with last=True)")
+        wrong = f"linear map {name} of shape {list(tensor.shape)} mixes members"
+        raise _refuse(wrong, f"a packed one, [{count}, out, in] (the classifier with last=True)")
     axis = 0 if tensor.ndim in (1, 4) else tensor.ndim - 1
     if tensor.shape[axis] % count:
         raise _refuse(f"{name} has shape {list(tensor.shape)}", f"a multiple of {count} on axis {axis}")
     return require("torch", *READS).stack(tensor.chunk(count, axis))
 
 
-def _member(config: Any, tensors: dict[str, Any]) -> Any:
-    """One narrow model; transformers translates the names of older releases."""
+def _member(config: Any, tensors: dict[str, Any]) -> tuple[Any, list[str]]:
+    """One narrow model, and unused tensors; transformers translates the names of older releases."""
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     with quiet():
         model, info = getattr(transformers, class_of(config)).from_pretrained(
@@ -107,12 +122,12 @@ def _member(config: Any, tensors: dict[str, Any]) -> Any:
         )  # fmt: skip
     if info["mismatched_keys"]:
         name, part, expected = min(info["mismatched_keys"])
-        found = f"a member's part of {name} has shape {list(part)}"
-        raise _refuse(found, f"{list(expected)}: layers with γ = 1, and no tensor that members share")
+        wrong = f"a member's part of {name} has shape {list(part)}"
+        raise _refuse(wrong, f"{list(expected)}: layers with γ = 1, and no tensor that members share")
     if info["missing_keys"]:
         raise refusals.incomplete(config.name_or_path, info["missing_keys"], info["unexpected_keys"], False)
-    return model.eval()
+    return model.eval(), sorted(info["unexpected_keys"])
 
 
-def _refuse(found: str, expected: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"a packed checkpoint cannot be taken apart: {found}; expected {expected}")
+def _refuse(wrong: str, expected: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"a packed checkpoint cannot be taken apart: {wrong}; expected {expected}")

@@ -12,7 +12,7 @@ import transformers
 from hydrant import Figures, evaluate, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
-from hydrant.evaluation.error_predictor import learnt_errors
+from hydrant.evaluation.error_predictor import learn_errors
 from hydrant.evaluation.metric_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
 from hydrant.metrics import class_metrics as metrics
@@ -100,7 +100,7 @@ def test_figures_against_the_untouched_model(
     weight, bias = model.classifier.weight.detach().numpy(), model.classifier.bias.detach().numpy()
     vim = [virtual(train_arrays, outputs, weight, bias) for outputs in (inliers, outliers)]
     assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*vim), abs=2e-3)
-    predictor, _ = learnt_errors(weight.T, bias, train_arrays["penultimate"], labels, 0)
+    predictor, _ = learn_errors(weight.T, bias, train_arrays["penultimate"], labels, 0)
     answers = inliers["logits"].argmax(axis=1)
     wrong = answers != read_examples(data["test"], list("abcde")).labels
     inside["vilu"] = predictor.scores(inliers["penultimate"], answers)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hydrant.errors import InputError
 from hydrant.evaluation import error_predictor
-from hydrant.evaluation.error_predictor import ErrorPredictor, learnt_errors
+from hydrant.evaluation.error_predictor import ErrorPredictor, learn_errors
 from hydrant.metrics.class_metrics import auroc
 from hydrant.metrics.uncertainty import logit_scores
 
@@ -34,6 +34,7 @@ def last_map() -> tuple[np.ndarray, np.ndarray]:
 def test_forward_by_its_formula() -> None:
     rng = np.random.default_rng(0)
     train, classes = (rng.normal(1, 2, (count, WIDTH)) for count in (50, CLASSES))
+    train[:, 0] = 1
     bias, vectors, answers = rng.normal(0, 1, CLASSES), rng.normal(0, 1, (9, WIDTH)), rng.integers(0, CLASSES, 9)
     model = ErrorPredictor(*(torch.from_numpy(each).float() for each in (classes, bias, train)))
     for parameter in model.parameters():
@@ -45,7 +46,8 @@ def test_forward_by_its_formula() -> None:
         attention = oracle.softmax(np.array([query @ (state["key.weight"] @ each) for each in classes]) + bias)
         scaled = classes / classes.std(ddof=1)
         mixture = sum(share * each for share, each in zip(attention, scaled, strict=True))
-        x = np.concatenate([(vector - train.mean(axis=0)) / train.std(axis=0, ddof=1), scaled[answer], mixture])
+        spread = [1, *train[:, 1:].std(axis=0, ddof=1)]  # a constant is not scaled
+        x = np.concatenate([(vector - train.mean(axis=0)) / spread, scaled[answer], mixture])
         for layer in (0, 2, 4):
             x = np.maximum(state[f"mlp.{layer}.weight"] @ x + state[f"mlp.{layer}.bias"], 0)
         expected.append(state["mlp.6.weight"][0] @ x + state["mlp.6.bias"][0])
@@ -58,7 +60,7 @@ def test_learns_errors_that_entropy_does_not_show_and_alike_by_seed(monkeypatch:
     vectors, labels, _ = made(2000, 0)
     query, truth, answers = made(1000, 1)
     before = torch.get_rng_state()
-    first, again = (learnt_errors(weight, bias, vectors, labels, 0)[0] for _ in range(2))
+    first, again = (learn_errors(weight, bias, vectors, labels, 0)[0] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     scores, wrong = first.scores(query, answers), answers != truth
     entropies = logit_scores(query @ weight + bias)["predictive_entropy"]
@@ -70,4 +72,4 @@ def test_learns_errors_that_entropy_does_not_show_and_alike_by_seed(monkeypatch:
 def test_too_few_errors_or_one_class_are_refused(labels: int | None, reason: str) -> None:
     vectors, truth, _ = made(300, 0, noisy=False)
     with pytest.raises(InputError, match=reason):
-        learnt_errors(*last_map(), vectors, truth if labels is None else np.full(300, labels), 0)
+        learn_errors(*last_map(), vectors, truth if labels is None else np.full(300, labels), 0)

@@ -30,13 +30,13 @@ class Rows(nn.Module):
         return self.grouped(x.reshape(-1, x.shape[-1], 1)).reshape(*x.shape[:-1], -1)
 
 
-def packed(family: str) -> Any:
+def packed(family: str, grouped: Any = lambda rows, out: Rows(nn.Conv1d(rows, out, 1, groups=M))) -> Any:
     """A model whose linear maps and norms are grouped by member; its logits are [B, M·C]."""
     model: Any = make_model(family)
     for name, old in list(model.named_modules()):
         if isinstance(old, nn.Linear):
             out = CLASSES * M if name == "classifier" else old.out_features
-            model.set_submodule(name, Rows(nn.Conv1d(old.in_features, out, 1, groups=M)))
+            model.set_submodule(name, grouped(old.in_features, out))
         elif isinstance(old, nn.LayerNorm):
             model.set_submodule(name, Rows(nn.GroupNorm(M, old.normalized_shape[0], old.eps)))
     model.config.norm_groups = M
@@ -45,7 +45,7 @@ def packed(family: str) -> Any:
 
 def save(model: Any, folder: Path, changed: str = "", change: Any = None, older: bool = False) -> None:
     """Write weights as torch-uncertainty stores them, or as its older releases did; one of them changed."""
-    state = {}
+    state = {"position_ids": torch.arange(5)[None]}
     for name, tensor in model.state_dict().items():
         key = name.replace(".grouped", "").replace("projection.", "projection.conv.")
         grouped = tensor.ndim == 3 and tensor.shape[2] == 1 and not older
@@ -57,13 +57,17 @@ def save(model: Any, folder: Path, changed: str = "", change: Any = None, older:
 @pytest.mark.parametrize("alpha", [1, 2])
 @pytest.mark.parametrize("family", ["bert", "distilbert", "vit"])
 def test_a_packed_checkpoint_is_taken_apart_exactly(family: str, alpha: int, tmp_path: Path) -> None:
-    model, inputs = packed(family), make_inputs(family)
+    model = packed(family)
     for setting in (name for name in WIDTHS if hasattr(model.config, name)):  # of the model before it was packed
         setattr(model.config, setting, getattr(model.config, setting) // alpha)
     save(model, tmp_path, older=alpha == 1)
+    check_members(model, make_inputs(family), tmp_path)
+
+
+def check_members(model: Any, inputs: dict[str, torch.Tensor], folder: Path) -> None:
     with torch.no_grad():
         expected = model(**inputs).logits.unflatten(1, (M, CLASSES)).transpose(0, 1)
-        logits = hydrant.fuse(tmp_path)(**inputs).member_logits
+        logits = hydrant.fuse(folder)(**inputs).member_logits
     assert expected.std(0).min() > 0.1
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -82,10 +86,12 @@ def test_the_command_fuses_a_packed_checkpoint(tmp_path: Path) -> None:
 REFUSED: dict[str, Any] = {
     "norm_groups": 1,
     "num_attention_heads": 2,
+    "hidden_size": 0,
     "dinov2": None,
     "bert.encoder.layer.1.output.dense.weight": lambda maps: torch.block_diag(*maps),
     "bert.encoder.layer.0.attention.self.query.weight": lambda maps: torch.block_diag(*maps),
-    "classifier.weight": lambda maps: maps[:, 1:],
+    "bert.pooler.dense.weight": lambda maps: maps[:, 1:],
+    "classifier.weight": lambda maps: maps[:2],
     "bert.embeddings.word_embeddings.weight": lambda table: table[:, :8],
 }
 
@@ -101,7 +107,7 @@ def test_what_mixes_members_is_refused_by_name(name: str, tmp_path: Path) -> Non
 
 
 @torch.no_grad()
-def test_packed_layers_of_torch_uncertainty_are_narrow_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_layers_of_torch_uncertainty_are_narrow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = own_environment(Path(__file__).with_name("packed.txt")).parents[1]
     packages = next(environment.glob("lib/*/site-packages"))
     monkeypatch.syspath_prepend(packages)
@@ -110,6 +116,9 @@ def test_packed_layers_of_torch_uncertainty_are_narrow_models(monkeypatch: pytes
         package.__path__ = [str(packages.joinpath(*name.split(".")))]
         monkeypatch.setitem(sys.modules, name, package)
     tu, width = importlib.import_module("torch_uncertainty.layers.packed"), 8
+    model = packed("bert", lambda rows, out: tu.PackedLinear(rows, out, 1, M))
+    save(model, tmp_path)
+    check_members(model, make_inputs("bert"), tmp_path)
     nominal, alpha, x = 16, 2, torch.randn(3, 5, M * width)
     linear = tu.PackedLinear(nominal, nominal, alpha, M)
     attention = tu.PackedMultiheadAttention(nominal, 2, alpha, M, batch_first=True).eval()

@@ -105,6 +105,8 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
     assert_parity([model], ensemble, inputs, tmp_path / "bundle")
     exported = run_onnx(export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
     np.testing.assert_allclose(exported["member_probabilities"], expected.transpose(1, 0, 2), atol=1e-5)
+    one = run_onnx(export_onnx(save_bundle(fuse(model), tmp_path / "one")), inputs)
+    assert not one["mutual_information"].any() and not one["disagreement"].any(), "one member cannot disagree"
 
 
 def test_metadata_for_runtimes_without_python(bert_checkpoint: Path, tmp_path: Path) -> None:

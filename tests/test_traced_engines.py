@@ -35,7 +35,7 @@ NARROW = "head width 8; fused kernels need 12 to 256"
 
 ENGINES = {
     "deberta-v3-wide": ("fp16", 2, 2, {}), "gpt2": ("fp16", 3, 0, {NARROW: 3}), "qwen3": ("bf16", 3, 3, {}),
-    "swin-wide": ("fp16", 3, 3, {}),
+    "swin-wide": ("fp16", 3, 3, {}), "wav2vec2": ("fp16", 2, 0, {NARROW: 2}),
 }  # fmt: skip
 """Precision, attention blocks (shared ones once), fused ones, and those without a fused kernel by reason."""
 

@@ -74,11 +74,15 @@ class TorchFeatures(TorchModule):
 
 
 class TorchSingle(TorchModule):
-    """The first member as a single model: ``logits`` [B, C] and ``features``, with a pooler also ``penultimate``."""
+    """The first member as a single model: ``logits`` [B, C] and ``features``, with a pooler also ``penultimate``.
+
+    ``zero_shot``: no example was used to fit its classes.
+    """
 
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)
         self.outputs = ("logits", "features") if ensemble.pooler is None else ("logits", "features", "penultimate")
+        self.zero_shot = "zero_shot" in ensemble.provenance and "tuned" not in ensemble.provenance
         weight, bias = ensemble.last_linear()
         self.weight: np.ndarray = _array(weight)
         self.bias: np.ndarray = np.zeros(self.weight.shape[1], np.float32) if bias is None else _array(bias)
