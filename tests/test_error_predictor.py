@@ -34,7 +34,8 @@ def last_map() -> tuple[np.ndarray, np.ndarray]:
 def test_forward_by_its_formula() -> None:
     rng = np.random.default_rng(0)
     train, classes = (rng.normal(1, 2, (count, WIDTH)) for count in (50, CLASSES))
-    train[:, 0] = 1
+    spread = np.array([1, *train[:, 1:].std(axis=0, ddof=1)])
+    train[:, 0] = 1  # a constant is not scaled
     bias, vectors, answers = rng.normal(0, 1, CLASSES), rng.normal(0, 1, (9, WIDTH)), rng.integers(0, CLASSES, 9)
     model = ErrorPredictor(*(torch.from_numpy(each).float() for each in (classes, bias, train)))
     for parameter in model.parameters():
@@ -46,7 +47,6 @@ def test_forward_by_its_formula() -> None:
         attention = oracle.softmax(np.array([query @ (state["key.weight"] @ each) for each in classes]) + bias)
         scaled = classes / classes.std(ddof=1)
         mixture = sum(share * each for share, each in zip(attention, scaled, strict=True))
-        spread = [1, *train[:, 1:].std(axis=0, ddof=1)]  # a constant is not scaled
         x = np.concatenate([(vector - train.mean(axis=0)) / spread, scaled[answer], mixture])
         for layer in (0, 2, 4):
             x = np.maximum(state[f"mlp.{layer}.weight"] @ x + state[f"mlp.{layer}.bias"], 0)
