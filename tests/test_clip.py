@@ -104,7 +104,6 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     (tmp_path / "prompts.json").write_text(json.dumps({"classes": list(NAMES), "templates": ["a {}", "the {}."]}))
     options = ("--classes", tmp_path / "names.txt", "--template", "a {}", "--template", "the {}.")
     out, plan = tmp_path / "out", tmp_path / "plan.json"
-
     stdout_of("plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan)
     stdout_of("fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out)
     stdout_of("export", out)
@@ -114,7 +113,6 @@ def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> Non
     more = draw(tmp_path / "more", 24)
     baselines = ("--baselines", "--fit", more, "--ood", more / "cat", "--bootstrap", 0)
     report = json.loads(stdout_of("evaluate", out, "--data", pictures, "--compare", checkpoint, *baselines, "--json"))
-
     model = load_zero_shot(checkpoint, list(NAMES), ["a {}", "the {}."])
     pixels = load_processor(checkpoint, "image")(Image.open(pictures / "cat" / "0.png"), return_tensors="pt")
     members = []

@@ -57,8 +57,7 @@ def test_forward_by_its_formula() -> None:
 def test_learns_errors_that_entropy_does_not_show_and_alike_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_predictor, "UPDATES", 150)
     weight, bias = last_map()
-    vectors, labels, _ = made(2000, 0)
-    query, truth, answers = made(1000, 1)
+    (vectors, labels, _), (query, truth, answers) = made(2000, 0), made(1000, 1)
     before = torch.get_rng_state()
     first, again = (learn_errors(weight, bias, vectors, labels, 0)[0] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)

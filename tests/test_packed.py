@@ -105,8 +105,7 @@ def test_what_mixes_members_is_refused_by_name(name: str, tmp_path: Path) -> Non
 
 @torch.no_grad()
 def test_packed_layers_of_torch_uncertainty_are_narrow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = own_environment(Path(__file__).with_name("packed.txt")).parents[1]
-    packages = next(environment.glob("lib/*/site-packages"))
+    packages = next(own_environment(Path(__file__).with_name("packed.txt")).parents[1].glob("lib/*/site-packages"))
     monkeypatch.syspath_prepend(packages)
     for name in ("torch_uncertainty", "torch_uncertainty.layers"):  # without their __init__, which import much more
         package = ModuleType(name)
