@@ -84,7 +84,10 @@ def test_the_command_fuses_a_packed_checkpoint(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, Any] = {
-    **{"norm_groups": 1, "num_attention_heads": 2, "hidden_size": 0, "dinov2": None},
+    "norm_groups": 1,
+    "num_attention_heads": 2,
+    "hidden_size": 0,
+    "dinov2": None,
     "bert.encoder.layer.1.output.dense.weight": lambda maps: torch.block_diag(*maps),
     "bert.encoder.layer.0.attention.self.query.weight": lambda maps: torch.block_diag(*maps),
     "bert.pooler.dense.weight": lambda maps: maps[:, 1:],
