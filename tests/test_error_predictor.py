@@ -41,11 +41,10 @@ def test_forward_by_its_formula() -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     state = {name: tensor.double().numpy() for name, tensor in model.state_dict().items()}
-    expected = []
+    expected, scaled = [], classes / classes.std(ddof=1)
     for vector, answer in zip(vectors, answers, strict=True):
         query = state["query.weight"] @ vector
         attention = oracle.softmax(np.array([query @ (state["key.weight"] @ each) for each in classes]) + bias)
-        scaled = classes / classes.std(ddof=1)
         mixture = sum(share * each for share, each in zip(attention, scaled, strict=True))
         x = np.concatenate([(vector - train.mean(axis=0)) / spread, scaled[answer], mixture])
         for layer in (0, 2, 4):

@@ -13,7 +13,7 @@ from environments import own_environment
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.models.checkpoint import load_model
 from hydrant.models.packed_checkpoint import WIDTHS, load_members
-from support import CLASSES, make_inputs, make_model, make_tokenizer, randomized, run_cli
+from support import CLASSES, make_inputs, make_model, make_tokenizer, randomized, stdout_of
 from torch import nn
 
 M = 4
@@ -48,8 +48,8 @@ def save(model: Any, folder: Path, changed: str = "", change: Any = None, older:
     state = {"position_ids": torch.arange(5)[None]}
     for name, tensor in model.state_dict().items():
         key = name.replace(".grouped", "").replace("projection.", "projection.conv.")
-        grouped = tensor.ndim == 3 and tensor.shape[2] == 1 and not older
-        state[key] = tensor.reshape(M, -1, tensor.shape[1]) if grouped else tensor
+        newer = tensor.ndim == 3 and tensor.shape[2] == 1 and not older
+        state[key] = tensor.reshape(M, -1, tensor.shape[1]) if newer else tensor
         state[key] = change(state[key]).contiguous() if key == changed else state[key]
     model.save_pretrained(folder, state_dict=state)
 
@@ -77,8 +77,7 @@ def test_the_command_fuses_a_packed_checkpoint(tmp_path: Path) -> None:
     make_tokenizer(tmp_path / "words").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="hydrant fuse"):
         load_model(tmp_path)
-    done = run_cli("fuse", tmp_path, "-o", tmp_path / "out")
-    assert "4 members of bert from a packed checkpoint" in done.stdout, done.stderr
+    assert "4 members of bert from a packed checkpoint" in stdout_of("fuse", tmp_path, "-o", tmp_path / "out")
     with hydrant.load(tmp_path / "out", backend="torch") as predictor:
         assert predictor.predict(["hello world"]).mutual_information[0] > 0
 
