@@ -195,7 +195,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], 
 def test_one_step_from_teachers_is_that_of_plain_pytorch(taught: tuple[Any, ...], tmp_path: Path) -> None:
     """transformers' own model with dropout, run once for each member without its removed heads."""
     bundle, [checkpoint, *teachers], data = taught
-    how = Taught(teachers=teachers, epochs=1, warmup=0.0, learning_rate=3e-3, device="cpu")
+    how = Taught(teachers=teachers, epochs=1, softening=2.0, warmup=0.0, learning_rate=3e-3, device="cpu")
     assert tune(bundle, data, how, validation=data, output=tmp_path / "out").improved
     read = transformers.AutoModelForSequenceClassification.from_pretrained
     model, tokenizer = read(checkpoint).train(), transformers.AutoTokenizer.from_pretrained(checkpoint)
