@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     if options.data is not None:
         check_named(options.data)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
-    models, separate = [], frozenset(options.keep_separate)
+    models: list[Any] = []
+    separate = frozenset(options.keep_separate)
     if not options.traced:
         sources = [shared.source(source, options) for source in options.model]
         shown = progress(sources, len(sources), "loading checkpoints")
