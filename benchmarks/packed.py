@@ -9,8 +9,9 @@ Nothing has dropout: with 0.1 the loss stays on its first plateau for more than 
 Rivals from random weights, by the same recipe: one model, ``hydrant.make`` on it, and one Deep Ensemble, of the models
 of three seeds. Last rows: the pre-trained checkpoint, calibrated, and ``hydrant.make`` on it, as ``rivals.py`` made
 them. Half of the validation data calibrates (``make`` divides them itself), the training data fit the distance, test
-data report. Operations at 128 tokens ÷ the single model's. Latency of the FP32 graphs with their distance on ONNX
-Runtime, at batch 1 and the median length, ÷ the single model's plain graph: seed 0, interleaved in one process.
+data report. Operations at 128 tokens ÷ those of the single model's graph before exact rewrites. Latency of the FP32
+graphs with their distance on ONNX Runtime, at batch 1 and the median length, ÷ the single model's plain graph: seed 0,
+interleaved in one process.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ SETTINGS = {
     "banking77-oos": {"fork": 5, "keep": 4},
     "vision": {"fork": 11, "keep": 2},
 }
-PAIRED = {
-    "accuracy": "accuracy", "nll": "NLL", "ood.predictive_entropy.auroc": "entropy",
-}  # fmt: skip
+PAIRED = {"accuracy": "accuracy", "nll": "NLL", "ood.predictive_entropy.auroc": "entropy"}
 
 
 class Study:

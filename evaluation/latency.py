@@ -21,7 +21,7 @@ from ..progress import Progress
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
 from .competitors import Model
-from .deep_ensemble import TEACHERS, WORD
+from .dropout import KIND
 from .report import ModelReport
 
 RULES = Rules(seconds=0.0, iterations=20)
@@ -74,7 +74,7 @@ def _opened(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> B
     if model.bundle is not None:
         return _in_bundle(model, beside.name, opened)
     if model.as_bundle is None:
-        raise HydrantError(f"{'a Deep Ensemble' if model.kind in (TEACHERS, WORD) else 'MC dropout'} has no graph")
+        raise HydrantError(f"{'MC dropout' if model.kind == KIND else 'a Deep Ensemble'} has no graph")
     if beside.name in LIBRARIES:
         raise HydrantError("it has no engine; fuse it into a bundle of one member, build an engine, compare with it")
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)

@@ -23,8 +23,7 @@ SCORES = {
 BASELINES = {
     "max_probability": "max probability", "max_logit": "max logit", "predictive_entropy": "predictive entropy",
     "energy": "energy", "gen": "GEN", "knn": "kNN", "vim": "ViM", "mahalanobis": "Mahalanobis",
-    "relative_mahalanobis": "relative Mahalanobis",
-    "vilu": "ViLU",
+    "relative_mahalanobis": "relative Mahalanobis", "vilu": "ViLU",
 }  # fmt: skip
 
 BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}

@@ -39,11 +39,11 @@ NORM_GROUPS = "norm_groups"
 
 def load_members(source: str | Path, adapters: Sequence[str | Path] = ()) -> list[Any]:
     """Load a classifier, or each member of a packed one, in float32 on the CPU, in evaluation mode."""
-    name = checked_source(source)
-    check_supported(name, adapters)
-    tensors = {} if adapters else _packed_tensors(Path(name))
+    tensors = {} if adapters else _packed_tensors(Path(source))
     if not tensors:
         return [load_model(source, adapters)]
+    name = checked_source(source)
+    check_supported(name)
     config = load_config(name)
     refusals.check_not_quantised(name, config)
     if config.model_type not in FAMILIES:
