@@ -6,17 +6,18 @@ Packed-Ensembles (Laurent et al. 2023): M = 4 members of α ÷ M = half the widt
 with embeddings of their own. They are trained in one loop on the same batches by the sum of their losses; since they
 share no parameter, each member's gradients are those of its own loss. They are then fused with everything separate.
 Nothing has dropout: with 0.1 the loss stays on its first plateau for more than an epoch.
-Rivals from random weights, by the same recipe: one model, ``hydrant.make`` on it, and one Deep Ensemble, of the models
-of three seeds. Last rows: the pre-trained checkpoint, calibrated, and ``hydrant.make`` on it, as ``rivals.py`` made
-them. Half of the validation data calibrates (``make`` divides them itself), the training data fit the distance, test
-data report. Operations at 128 tokens ÷ those of the single model's graph before exact rewrites. Latency of the FP32
-graphs with their distance on ONNX Runtime, at batch 1 and the median length, ÷ the single model's plain graph: seed 0,
-interleaved in one process.
+Rivals from random weights, by the same recipe: one model, ``hydrant.make`` on it, and Deep Ensembles, each of three
+models of its own seeds. Last rows: the pre-trained checkpoint, calibrated, and ``hydrant.make`` on it, as
+``rivals.py`` made them. Half of the validation data calibrates (``make`` divides them itself), the training data fit
+the distance, test data report. Operations at 128 tokens ÷ those of the single model's graph before exact rewrites.
+Latency of the FP32 graphs with their distance on ONNX Runtime, at batch 1 and the median length, ÷ the single model's
+plain graph: seed 0, interleaved in one process.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,12 +90,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/studies/packed"), help="cache folder")
     parser.add_argument("--rivals", type=Path, default=Path("out/studies/clinc150"), help="cache folder of rivals.py")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--deep", type=int, default=3, help="number of Deep Ensembles")
+    parser.add_argument("--epochs", type=int, default=Scratch.recipe.epochs, help="another number, another --work")
     parser.add_argument("--document", type=Path, help="page that shows the first table")
     options = parser.parse_args()
     subject, work = Clinc150(options.shared, options.work, 1), options.work
     reference, arguments = subject.single, (subject.members.processor, subject.data.train)
     singles = Scratch(reference, *arguments, work, 1)
     packed = PackedScratch(reference, *arguments, work / "packed", 1)
+    singles.recipe = packed.recipe = replace(Scratch.recipe, epochs=options.epochs)
     study = Study(subject, work, None, None, lambda _: [singles.full(0)], quick=False)
     report: dict[str, Any] = {**harness.about(subject.data.sizes()), "rows": {}}
 
@@ -117,8 +121,11 @@ def main() -> None:
         add(PRETRAINED_MADE, row_of(models[0]), bundle)
         add(PRETRAINED, row_of(models[1]), work / "single-0")
         write_tables(options.output, TITLE, tables(report))
-    fused(DEEP, 0, list(map(singles.full, range(3))))
-    timed = {"single" if name == SINGLE else name: work / f"{place}-0" for name, place in BUNDLES.items()}
+    for seed in range(options.deep):
+        fused(DEEP, seed, [singles.full(3 * seed + place) for place in range(3)])
+    timed = {
+        "single" if name == SINGLE else name: work / f"{BUNDLES[name]}-0" for name in BUNDLES if name in report["rows"]
+    }
     timed[PRETRAINED_MADE] = options.rivals / "made-0"
     times = latencies(timed, subject.data.test, [1], Rules(seconds=4.0))
     report["latency"] = {name: row["1"] for name, row in times.items()}
