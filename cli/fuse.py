@@ -81,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
                          tensors_only=options.no_processor)  # fmt: skip
     facts: dict[str, Any] = {"bundle": str(bundle.path), "members": ensemble.members}
     wrote = f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}"
-    wrote += " from a packed checkpoint, all parts separate" if len(models) > len(options.model) else ""
+    if len(models) > len(options.model):
+        one = models[0].config
+        wrote += f" from a packed checkpoint, each of {one.num_attention_heads} heads and width {one.hidden_size}"
     if options.traced:
         model, checked = ensemble.architecture, ensemble.provenance["traced"]
         facts |= {"traced": model.form, **checked}

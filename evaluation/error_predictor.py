@@ -74,7 +74,11 @@ def learn_errors(weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, labe
     ``answers`` [N] of a classifier that was not fitted on the rows; ``None``: a linear classifier answers in folds.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_ROWS])
-    vectors, labels, source = vectors[rows], labels[rows], "held-out folds" if answers is None else "the model itself"
+    vectors, labels, source = (
+        vectors[rows],
+        labels[rows],
+        "a linear classifier in folds" if answers is None else "the model itself",
+    )
     answers = held_out_answers(vectors, labels, seed) if answers is None else answers[rows]
     wrong = answers != labels
     words = f"trained on {wrong.sum()} wrong and {(~wrong).sum()} right answers of {source}"
@@ -105,7 +109,7 @@ def fitted(classes: np.ndarray, bias: np.ndarray, vectors: np.ndarray, answers: 
     if wrong.sum() < MIN_WRONG:
         raise InputError(
             f"{wrong.sum()} of {len(wrong)} training examples are answered wrong, too few to learn from; expected "
-            f"{MIN_WRONG} or more"
+            f"{MIN_WRONG} or more, so give more examples (fit=… or --fit FILE)"
         )
     rows, weight = torch.from_numpy(vectors), -float(np.log(wrong.mean()))
     targets, choices = torch.from_numpy(wrong).float(), torch.from_numpy(answers)

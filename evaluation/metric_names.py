@@ -116,11 +116,12 @@ def baseline_remarks(report: EvaluationReport) -> list[str]:
     by_model = {model.name: model.baselines for model in report.models if model.baselines is not None}
     lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in by_model.items()]
     lines += [f"Fitted on {report.fit_examples} examples of {report.fit}"] if report.fit else []
-    lines += [f"{names}: {words}" for each in by_model.values() for names, words in _grouped(each.settings)]
-    alike = len({tuple(each.left_out.items()) for each in by_model.values()}) == 1
-    for name, baselines in by_model.items():
-        whose = "" if alike else f" for {name}"
-        lines += [f"Left out{whose}: {names}: {words}" for names, words in _grouped(baselines.left_out)]
+    for form, field in (("{0}{1}: {2}", "settings"), ("Left out{1}: {0}: {2}", "left_out")):
+        told = {name: _grouped(getattr(baselines, field)) for name, baselines in by_model.items()}
+        for name, each in told.items():
+            for words in each:
+                whose = "" if all(words in others for others in told.values()) else f" for {name}"
+                lines.append(form.format(words[0], whose, words[1]))
     return list(dict.fromkeys(lines))
 
 

@@ -101,8 +101,8 @@ def fuse(
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
     if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
-        wrong = f"members is {members}; expected 1 or more, for one model without plan or adapters"
-        raise InputError(f"{wrong}; or omit --members")
+        wrong = f"found members = {members} for {len(sources)} model{'s' * (len(sources) > 1)}"
+        raise InputError(f"{wrong}; expected 1 or more, for one model without plan or adapters; or omit --members")
     if adapters or separate or low_rank != "auto":
         _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
@@ -142,6 +142,8 @@ def load_sources(
     """Load sources given by name; return all models and the separate parts: all with members of a packed checkpoint."""
     groups = [load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources]
     packed = any(len(models) > 1 for models in groups)
+    if packed and separate:
+        raise InputError("keep_separate is set, but members of a packed checkpoint share nothing; omit it")
     return [model for models in groups for model in models], check_parts("all") if packed else separate
 
 

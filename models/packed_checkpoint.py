@@ -2,6 +2,7 @@
 
 A packed linear map is M maps beside each other, stored as [M, out, in], or by older releases as the weight of a grouped
 convolution, [M·out, in, 1]. Every other tensor is M times as wide along one axis; member m has its m-th part.
+The configuration describes one member: how many heads it has cannot be seen in the weights.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ from .checkpoint import (
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "vit", "deit")
 """Families without a stacked map, gate or concatenation, which would cross the borders between members."""
 
-WIDTHS = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_dim", "embedding_size")
-"""Settings that are narrower in a member."""
-
 QUERIES = (".query.weight", ".q_proj.weight", ".q_lin.weight")
 TABLES = "_embeddings.weight"
 
@@ -48,9 +46,9 @@ def load_members(source: str | Path, adapters: Sequence[str | Path] = ()) -> lis
     refusals.check_not_quantised(name, config)
     if config.model_type not in FAMILIES:
         raise _refuse(f"a model of {config.model_type} computes across members", f"one of {', '.join(FAMILIES)}")
-    count, narrow = _narrowed(config, tensors)
+    count = _members(config, tensors)
     parts = {key: _parts(key, tensor, count) for key, tensor in tensors.items()}
-    loaded = [_member(narrow, {key: each[place] for key, each in parts.items()}) for place in range(count)]
+    loaded = [_member(config, {key: each[place] for key, each in parts.items()}) for place in range(count)]
     warn_of_unused(name, class_of(config), loaded[0][1])
     return [model for model, _ in loaded]
 
@@ -72,8 +70,8 @@ def _packed_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def _narrowed(config: Any, tensors: dict[str, Any]) -> tuple[int, Any]:
-    """Number of members and the configuration of one; a head keeps its width."""
+def _members(config: Any, tensors: dict[str, Any]) -> int:
+    """Number of members; the configuration must be that of one."""
     query = next((name for name in tensors if name.endswith(QUERIES)), "")
     if not query or tensors[query].ndim != 3:
         raise _refuse(f"{query or 'the attention'} is not packed, but other linear maps are", "all linear maps packed")
@@ -85,15 +83,13 @@ def _narrowed(config: Any, tensors: dict[str, Any]) -> tuple[int, Any]:
     if (groups := getattr(config, NORM_GROUPS, None)) != count:
         fix = "set it if each norm is a GroupNorm of that many groups; a norm of all members has the same weights"
         raise _refuse(f"config.json has {NORM_GROUPS} = {groups!r:.40}", f"{count}, one for each member: {fix}")
-    narrow = copy.deepcopy(config)
-    for setting in WIDTHS:
-        own = getattr(config, setting, None)
-        if own is not None and (config.hidden_size < 1 or own * width % config.hidden_size):
-            share = f"{width} of {config.hidden_size} channels"
-            raise _refuse(f"{setting} = {own} does not divide", f"a whole number for a member, which has {share}")
-        if own is not None:
-            setattr(narrow, setting, own * width // config.hidden_size)
-    return count, narrow
+    if config.hidden_size != width:
+        one = "the width of one member, whose num_attention_heads, other widths and classes config.json must give"
+        raise _refuse(f"config.json has hidden_size = {config.hidden_size}", f"{width}, {one}")
+    heads = config.num_attention_heads
+    if heads < 1 or width % heads:
+        raise _refuse(f"config.json has num_attention_heads = {heads}", f"those of one member, a divisor of {width}")
+    return count
 
 
 def _parts(name: str, tensor: Any, count: int) -> Any:
@@ -122,8 +118,9 @@ def _member(config: Any, tensors: dict[str, Any]) -> tuple[Any, list[str]]:
         )  # fmt: skip
     if info["mismatched_keys"]:
         name, part, expected = min(info["mismatched_keys"])
-        wrong = f"a member's part of {name} has shape {list(part)}"
-        raise _refuse(wrong, f"{list(expected)}: layers with γ = 1, and no tensor that members share")
+        wrong = f"one of the members' equal parts of {name} has shape {list(part)}"
+        fix = "config.json of one member, and layers with γ = 1 that share no tensor"
+        raise _refuse(wrong, f"{list(expected)}, as config.json says: {fix}")
     if info["missing_keys"]:
         raise refusals.incomplete(config.name_or_path, info["missing_keys"], info["unexpected_keys"], False)
     return model.eval(), sorted(info["unexpected_keys"])
