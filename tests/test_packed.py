@@ -61,15 +61,14 @@ def save(model: Any, folder: Path, changed: str = "", change: Any = None, older:
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("family", ["bert", "distilbert", "vit"])
 def test_a_packed_checkpoint_is_taken_apart_exactly(family: str, older: bool, tmp_path: Path) -> None:
-    model = packed(family)
-    save(model, tmp_path, older=older)
-    check_members(model, make_inputs(family), tmp_path)
+    check_members(packed(family), family, tmp_path, older)
 
 
-def check_members(model: Any, inputs: dict[str, torch.Tensor], folder: Path) -> None:
+def check_members(model: Any, family: str, folder: Path, older: bool = False) -> None:
+    save(model, folder, older=older)
     with torch.no_grad():
-        expected = model(**inputs).logits.unflatten(1, (M, CLASSES)).transpose(0, 1)
-        logits = hydrant.fuse(folder)(**inputs).member_logits
+        expected = model(**make_inputs(family)).logits.unflatten(1, (M, CLASSES)).transpose(0, 1)
+        logits = hydrant.fuse(folder)(**make_inputs(family)).member_logits
     assert expected.std(0).mean() > 0.1
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -90,7 +89,6 @@ REFUSED: dict[str, Any] = {
     "norm_groups": 1,
     "num_attention_heads": 3,
     "hidden_size": 32,
-    "intermediate_size": 48,
     "dinov2": None,
     "bert.encoder.layer.1.output.dense.weight": lambda maps: torch.block_diag(*maps),
     "bert.encoder.layer.0.attention.self.query.weight": lambda maps: torch.block_diag(*maps),
@@ -105,7 +103,7 @@ def test_what_mixes_members_is_refused_by_name(name: str, tmp_path: Path) -> Non
     model = packed("dinov2" if name == "dinov2" else "bert")
     change = REFUSED[name]
     save(model, tmp_path, name, change, **({name: change} if isinstance(change, int) else {}))
-    with pytest.raises(UnsupportedModelError, match="intermediate.dense" if "intermediate" in name else name):
+    with pytest.raises(UnsupportedModelError, match=name):
         load_members(tmp_path)
 
 
@@ -118,9 +116,7 @@ def test_packed_layers_of_torch_uncertainty_are_narrow_models(tmp_path: Path, mo
         package.__path__ = [str(packages.joinpath(*name.split(".")))]
         monkeypatch.setitem(sys.modules, name, package)
     tu, width = importlib.import_module("torch_uncertainty.layers.packed"), 8
-    model = packed("bert", lambda rows, out: tu.PackedLinear(rows, out, 1, M))
-    save(model, tmp_path)
-    check_members(model, make_inputs("bert"), tmp_path)
+    check_members(packed("bert", lambda rows, out: tu.PackedLinear(rows, out, 1, M)), "bert", tmp_path)
     nominal, alpha, x = 8, 2, torch.randn(3, 5, M * width)
     linear = tu.PackedLinear(nominal, nominal, alpha, M)
     attention = tu.PackedMultiheadAttention(nominal, 2, alpha, M, batch_first=True).eval()
