@@ -174,10 +174,8 @@ def test_the_page_of_commands_matches_the_help() -> None:
 
 
 def test_plans_that_are_shown_are_plans() -> None:
-    shown = [body for page in PAGES for body in blocks(page, "json")]
-    assert shown
-    for body in shown:
-        assert HeadPlan.from_json(json.loads(body)).members
+    shown = [HeadPlan.from_json(json.loads(body)) for page in PAGES for body in blocks(page, "json")]
+    assert shown and all(plan.members for plan in shown)
 
 
 def test_other_commands_name_existing_targets_and_options() -> None:

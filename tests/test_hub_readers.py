@@ -132,7 +132,8 @@ def of_node(repositories: dict[str, Pushed]) -> dict[str, dict[str, Any]]:
     home.mkdir(parents=True, exist_ok=True)
     with locked(home):
         if not (home / "whole").exists():
-            install = ["npm", "install", "--prefix", home, "--ignore-scripts", "--no-audit", "--no-fund", JAVASCRIPT]
+            options = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000"]
+            install = ["npm", "install", "--prefix", home, *options, JAVASCRIPT]
             done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
             if done.returncode:
                 pytest.skip(f"the npm registry does not answer: {done.stderr.strip().splitlines()[-1:]}")

@@ -117,22 +117,22 @@ def test_packed_layers_of_torch_uncertainty_are_narrow_models(tmp_path: Path, mo
         monkeypatch.setitem(sys.modules, name, package)
     tu, width = importlib.import_module("torch_uncertainty.layers.packed"), 8
     check_members(packed("bert", lambda rows, out: tu.PackedLinear(rows, out, 1, M)), "bert", tmp_path)
-    nominal, alpha, x = 8, 2, torch.randn(3, 5, M * width)
-    linear = tu.PackedLinear(nominal, nominal, alpha, M)
-    attention = tu.PackedMultiheadAttention(nominal, 2, alpha, M, batch_first=True).eval()
-    biases = attention.in_proj_bias.normal_().reshape(3, M, width).transpose(0, 1).flatten(1)
+    nominal, alpha, count, x = 16, 2, 4, torch.randn(3, 5, 4 * width)
+    linear = tu.PackedLinear(nominal, nominal, alpha, count)
+    attention = tu.PackedMultiheadAttention(nominal, 2, alpha, count, batch_first=True).eval()
+    biases = attention.in_proj_bias.normal_().reshape(3, count, width).transpose(0, 1).flatten(1)
     narrow: dict[str, list[Any]] = {"linear": [], "attention": [], "norm": []}
-    for m, stream in enumerate(x.chunk(M, -1)):
+    for m, stream in enumerate(x.chunk(count, -1)):
         one = nn.MultiheadAttention(width, 2, batch_first=True).eval()
         one.in_proj_weight[:], one.in_proj_bias[:] = attention.in_proj_weight[m], biases[m]
         one.out_proj.weight[:] = attention.out_proj_weight[m]
         narrow["attention"].append(one(stream, stream, stream)[0])
-        narrow["linear"].append(nn.functional.linear(stream, linear.weight[m], linear.bias.chunk(M)[m]))
+        narrow["linear"].append(nn.functional.linear(stream, linear.weight[m], linear.bias.chunk(count)[m]))
         narrow["norm"].append(nn.functional.layer_norm(stream, (width,)))
     own = {"linear": linear(x), "attention": attention(x, x.clone(), x.clone())[0]}
-    own["norm"] = tu.PackedLayerNorm(nominal, M, alpha, first=True)(x)
+    own["norm"] = tu.PackedLayerNorm(nominal, count, alpha, first=True)(x)
     for name, members in narrow.items():
         torch.testing.assert_close(own[name], torch.cat(members, -1), rtol=0, atol=1e-6)
     # self-attention on one tensor mixes members, as does the norm without ``first``: why both are refused
-    for name, mixed in (("attention", attention(x, x, x)[0]), ("norm", tu.PackedLayerNorm(nominal, M, alpha)(x))):
+    for name, mixed in (("attention", attention(x, x, x)[0]), ("norm", tu.PackedLayerNorm(nominal, count, alpha)(x))):
         assert (mixed - own[name]).abs().max() > 0.01
