@@ -91,36 +91,40 @@ def main() -> None:
     parser.add_argument("--rivals", type=Path, default=Path("out/studies/clinc150"), help="cache folder of rivals.py")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--deep", type=int, default=3, help="number of Deep Ensembles")
-    parser.add_argument("--epochs", type=int, default=Scratch.recipe.epochs, help="another number, another --work")
+    parser.add_argument("--epochs", type=int, default=Scratch.recipe.epochs, help="of training from scratch")
     parser.add_argument("--document", type=Path, help="page that shows the first table")
     options = parser.parse_args()
-    subject, work = Clinc150(options.shared, options.work, 1), options.work
+    work = options.work / f"epochs-{options.epochs}"
+    subject = Clinc150(options.shared, work, 1)
     reference, arguments = subject.single, (subject.members.processor, subject.data.train)
     singles = Scratch(reference, *arguments, work, 1)
     packed = PackedScratch(reference, *arguments, work / "packed", 1)
     singles.recipe = packed.recipe = replace(Scratch.recipe, epochs=options.epochs)
     study = Study(subject, work, None, None, lambda _: [singles.full(0)], quick=False)
-    report: dict[str, Any] = {**harness.about(subject.data.sizes()), "rows": {}}
+    report: dict[str, Any] = {**harness.about(subject.data.sizes()), "epochs": options.epochs, "rows": {}}
+    title = f"{TITLE}, {options.epochs} epochs"
 
     def add(name: str, row: dict[str, Any], bundle: Path) -> None:
         row["operations"] = cost_of(hydrant.Bundle.open(bundle)).fused.flops / full
         report["rows"].setdefault(name, []).append(row)
         harness.save(options.output, report)
 
-    def fused(name: str, seed: int, models: list[Path]) -> None:
-        place = f"{BUNDLES[name]}-{seed}"
-        add(name, study.remembered(place, partial(study.fused, models=models)), work / place)
+    def fused(name: str, seed: int, trained: list[Path]) -> None:
+        place, models = f"{BUNDLES[name]}-{seed}", [part for each in trained for part in members_in(each)]
+        row = study.remembered(place, partial(study.fused, models=models))
+        seconds = sum(json.loads((each / "recipe.json").read_text())["seconds"] for each in trained)
+        add(name, {**row, "training_seconds": seconds}, work / place)
 
     full = cost_of(hydrant.Bundle.open(options.rivals / "made-0")).single.flops
     for seed in range(options.seeds):
         fused(SINGLE, seed, [singles.full(seed)])
-        fused(PACKED, seed, sorted(packed.full(seed).glob("member-*")))
+        fused(PACKED, seed, [packed.full(seed)])
         add(MADE, made(study, singles.full(seed), work / f"made-{seed}", seed), work / f"made-{seed}")
         bundle = options.rivals / f"made-{seed}"
         models = rivals.run(subject, bundle, seed)["models"]
         add(PRETRAINED_MADE, row_of(models[0]), bundle)
         add(PRETRAINED, row_of(models[1]), work / "single-0")
-        write_tables(options.output, TITLE, tables(report))
+        write_tables(options.output, title, tables(report))
     for seed in range(options.deep):
         fused(DEEP, seed, [singles.full(3 * seed + place) for place in range(3)])
     timed = {
@@ -130,9 +134,14 @@ def main() -> None:
     times = latencies(timed, subject.data.test, [1], Rules(seconds=4.0))
     report["latency"] = {name: row["1"] for name, row in times.items()}
     harness.save(options.output, report)
-    write_tables(options.output, TITLE, tables(report))
+    write_tables(options.output, title, tables(report))
     if options.document:
         harness.put_into(options.document, tables(report).partition("\n\n")[0], "packed")
+
+
+def members_in(checkpoint: Path) -> list[Path]:
+    """The narrow checkpoints in a packed one; of any other, itself."""
+    return sorted(checkpoint.glob("member-*")) or [checkpoint]
 
 
 def made(study: Study, model: Path, place: Path, seed: int) -> dict[str, Any]:

@@ -117,10 +117,10 @@ def baseline_remarks(report: EvaluationReport) -> list[str]:
     lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in by_model.items()]
     lines += [f"Fitted on {report.fit_examples} examples of {report.fit}"] if report.fit else []
     for form, field in (("{0}{1}: {2}", "settings"), ("Left out{1}: {0}: {2}", "left_out")):
-        told = {name: _grouped(getattr(baselines, field)) for name, baselines in by_model.items()}
-        for name, each in told.items():
+        grouped = {name: _grouped(getattr(baselines, field)) for name, baselines in by_model.items()}
+        for name, each in grouped.items():
             for words in each:
-                whose = "" if all(words in others for others in told.values()) else f" for {name}"
+                whose = "" if all(words in others for others in grouped.values()) else f" for {name}"
                 lines.append(form.format(words[0], whose, words[1]))
     return list(dict.fromkeys(lines))
 

@@ -142,9 +142,11 @@ def load_sources(
     """Load sources given by name; return all models and the separate parts: all with members of a packed checkpoint."""
     groups = [load_members(each, adapters) if isinstance(each, str | Path) else [each] for each in sources]
     packed = any(len(models) > 1 for models in groups)
-    if packed and separate:
-        raise InputError("keep_separate is set, but members of a packed checkpoint share nothing; omit it")
-    return [model for models in groups for model in models], check_parts("all") if packed else separate
+    everything = check_parts("all")
+    if packed and separate not in (frozenset(), everything):
+        found = ", ".join(sorted(separate))
+        raise InputError(f"only {found} would be separate, but members of a packed checkpoint share nothing; omit it")
+    return [model for models in groups for model in models], everything if packed else separate
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:

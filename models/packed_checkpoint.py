@@ -46,7 +46,8 @@ def load_members(source: str | Path, adapters: Sequence[str | Path] = ()) -> lis
     refusals.check_not_quantised(name, config)
     if config.model_type not in FAMILIES:
         raise _refuse(f"a model of {config.model_type} computes across members", f"one of {', '.join(FAMILIES)}")
-    count = _members(config, tensors)
+    written, _ = require("transformers", *READS).PreTrainedConfig.get_config_dict(name, local_files_only=True)
+    count = _members(config, written, tensors)
     parts = {key: _parts(key, tensor, count) for key, tensor in tensors.items()}
     loaded = [_member(config, {key: each[place] for key, each in parts.items()}) for place in range(count)]
     warn_of_unused(name, class_of(config), loaded[0][1])
@@ -70,8 +71,8 @@ def _packed_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def _members(config: Any, tensors: dict[str, Any]) -> int:
-    """Number of members; the configuration must be that of one."""
+def _members(config: Any, written: dict[str, Any], tensors: dict[str, Any]) -> int:
+    """Number of members; the configuration must be that of one, with a number of heads in its file."""
     query = next((name for name in tensors if name.endswith(QUERIES)), "")
     if not query or tensors[query].ndim != 3:
         raise _refuse(f"{query or 'the attention'} is not packed, but other linear maps are", "all linear maps packed")
@@ -86,9 +87,10 @@ def _members(config: Any, tensors: dict[str, Any]) -> int:
     if config.hidden_size != width:
         one = "the width of one member, whose num_attention_heads, other widths and classes config.json must give"
         raise _refuse(f"config.json has hidden_size = {config.hidden_size}", f"{width}, {one}")
-    heads = config.num_attention_heads
-    if heads < 1 or width % heads:
-        raise _refuse(f"config.json has num_attention_heads = {heads}", f"those of one member, a divisor of {width}")
+    heads = written.get("num_attention_heads", written.get("n_heads"))
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        wrong = f"config.json has num_attention_heads = {heads!r:.40}"
+        raise _refuse(wrong, f"those of one member, a divisor of {width}")
     return count
 
 
@@ -120,7 +122,7 @@ def _member(config: Any, tensors: dict[str, Any]) -> tuple[Any, list[str]]:
         name, part, expected = min(info["mismatched_keys"])
         wrong = f"one of the members' equal parts of {name} has shape {list(part)}"
         fix = "config.json of one member, and layers with γ = 1 that share no tensor"
-        raise _refuse(wrong, f"{list(expected)}, as config.json says: {fix}")
+        raise _refuse(wrong, f"{list(expected)}, by config.json or its defaults: {fix}")
     if info["missing_keys"]:
         raise refusals.incomplete(config.name_or_path, info["missing_keys"], info["unexpected_keys"], False)
     return model.eval(), sorted(info["unexpected_keys"])
