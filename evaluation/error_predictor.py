@@ -74,11 +74,8 @@ def learn_errors(weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, labe
     ``answers`` [N] of a classifier that was not fitted on the rows; ``None``: a linear classifier answers in folds.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_ROWS])
-    vectors, labels, source = (
-        vectors[rows],
-        labels[rows],
-        "a linear classifier in folds" if answers is None else "the model itself",
-    )
+    vectors, labels = vectors[rows], labels[rows]
+    source = "a linear classifier in folds" if answers is None else "the model itself"
     answers = held_out_answers(vectors, labels, seed) if answers is None else answers[rows]
     wrong = answers != labels
     words = f"trained on {wrong.sum()} wrong and {(~wrong).sum()} right answers of {source}"

@@ -70,7 +70,7 @@ def check_members(model: Any, family: str, folder: Path, older: bool = False) ->
     with torch.no_grad():
         expected = model(**make_inputs(family)).logits.unflatten(1, (M, CLASSES)).transpose(0, 1)
         logits = hydrant.fuse(folder)(**make_inputs(family)).member_logits
-    assert expected.std(0).mean() > 0.1
+    assert expected.std(0).mean() > 0.5
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -79,16 +79,16 @@ def test_the_command_fuses_a_packed_checkpoint(tmp_path: Path) -> None:
     make_tokenizer(tmp_path / "words").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="hydrant fuse"):
         load_model(tmp_path)
-    assert "2 members of bert from a packed checkpoint, each of 2 heads and width 16" in stdout_of(
-        "fuse", tmp_path, "-o", tmp_path / "out"
-    )
+    words = "2 members of bert from a packed checkpoint, each of 2 heads and width 16"
+    assert words in stdout_of("fuse", tmp_path, "-o", tmp_path / "out")
     with hydrant.load(tmp_path / "out", backend="torch") as predictor:
         assert predictor.predict(["hello world"]).mutual_information[0] > 0
 
 
 REFUSED: dict[str, Any] = {
     "norm_groups": 1,
-    "num_attention_heads": None,
+    "num_attention_heads = None": None,
+    "num_attention_heads = 3": 3,
     "hidden_size": 32,
     "dinov2": "",
     "bert.encoder.layer.1.output.dense.weight": lambda maps: torch.block_diag(*maps),
@@ -103,7 +103,7 @@ REFUSED: dict[str, Any] = {
 def test_what_mixes_members_is_refused_by_name(name: str, tmp_path: Path) -> None:
     model = packed("dinov2" if name == "dinov2" else "bert")
     change = REFUSED[name]
-    save(model, tmp_path, name, change, **({} if callable(change) else {name: change}))
+    save(model, tmp_path, name, change, **({} if callable(change) else {name.partition(" ")[0]: change}))
     with pytest.raises(UnsupportedModelError, match=name):
         load_members(tmp_path)
 
