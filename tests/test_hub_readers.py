@@ -132,7 +132,7 @@ def of_node(repositories: dict[str, Pushed]) -> dict[str, dict[str, Any]]:
     home.mkdir(parents=True, exist_ok=True)
     with locked(home):
         if not (home / "whole").exists():
-            options = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000"]
+            options = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=30000"]
             install = ["npm", "install", "--prefix", home, *options, JAVASCRIPT]
             done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
             if done.returncode:
